@@ -48,8 +48,9 @@ __all__ = [
     "save",
 ]
 
-# OpenMP's threads spin while they wait, so that one busy neighbour on two cores makes a pass three
-# times slower. Its runtime reads the variable when torch is imported.
+# OpenMP's threads spin while they wait, which would delay a server's event loop, and makes a pass
+# three times slower beside a busy neighbour on two cores. Its runtime reads the variable when torch
+# is imported.
 torch_came_first = "torch" in sys.modules and "GOMP_SPINCOUNT" not in os.environ
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 

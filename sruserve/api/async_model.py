@@ -2,6 +2,9 @@
 
 from typing import Any, Unpack, overload
 
+import numpy as np
+from numpy.typing import NDArray
+
 from sruserve.api import calls
 from sruserve.api.completing import Completing
 from sruserve.api.generation import AsyncGeneration
@@ -64,6 +67,11 @@ class AsyncModel(ModelFacts):
     async def encode(self, inputs: Any, **options: Any) -> Any:
         """See `Model.encode`."""
         return await self._run(EncodeRequest, inputs, options)
+
+    async def embed(self, inputs: One | Several) -> NDArray[np.float32]:
+        """See `Model.embed`."""
+        self._local.check_open()
+        return await self._local.loop.join(calls.embed(self._local, inputs))
 
     @overload
     async def score(self, inputs: One, **options: Unpack[InputOptions]) -> Score: ...

@@ -1,10 +1,11 @@
 """The tasks with a result for each input, as coroutines: many inputs go in bounded pieces."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sruserve.api.inputs import MAX_SIZE, Inputs
 from sruserve.api.local_model import LocalModel, make_request
@@ -20,10 +21,12 @@ from sruserve.api.results import (
 from sruserve.server.errors import WrongTask
 from sruserve.server.offload import offload
 from sruserve.server.repository.served_model import ServedModel
+from sruserve.server.tasks.embed import EmbedTask, vector_width
 from sruserve.server.tasks.per_input import PerInputTask, Results
 from sruserve.server.tasks.requests import (
     ChunkRequest,
     ClassifyRequest,
+    EmbedRequest,
     EncodeRequest,
     RegressRequest,
     ScoreRequest,
@@ -87,19 +90,20 @@ async def run(
     check_task(local.served, schema)
     whole = Inputs(inputs, pair, state)
     per_step = local.served.model.config.rnn.output_size if schema is EncodeRequest else 1
-    pieces = list(whole.pieces(max(1, min(MAX_SIZE, _MAX_NUMBERS // per_step))))
-    requests = (request_of(schema, {**piece, **fields}) for piece in pieces)
-    places = asyncio.Semaphore(_AT_ONCE)
-
-    async def answer(request: ChunkRequest) -> list[Any]:
-        async with places:
-            return await results_of(local, request)
-
-    if len(pieces) == 1:
-        answers = await results_of(local, next(requests))
-    else:
-        answers = [result for part in await _all(map(answer, requests)) for result in part]
+    pieces = whole.pieces(max(1, min(MAX_SIZE, _MAX_NUMBERS // per_step)))
+    parts = await _in_order(
+        pieces, lambda piece: results_of(local, request_of(schema, {**piece, **fields}))
+    )
+    answers = [result for part in parts for result in part]
     return answers[0] if whole.single else answers
+
+
+async def embed(local: LocalModel, inputs: Any) -> NDArray[np.float32]:
+    """The vector of one input, (width), or those of several, (inputs, width)."""
+    vectors = await run(local, EmbedRequest, inputs)
+    if isinstance(vectors, list) and not vectors:
+        return np.zeros((0, vector_width(local.served)), np.float32)
+    return np.asarray(vectors, np.float32)
 
 
 async def results_of(
@@ -107,7 +111,7 @@ async def results_of(
 ) -> list[Any]:
     """The results of one request, as values of the API."""
     async with local.results(request, served) as (task, results):
-        make = _encoded if isinstance(request, EncodeRequest) else _described
+        make = _ARRAYS.get(type(request), _described)
         arguments = task, served or local.served, results, _RESULTS.get(type(request))
         return await offload(results.large, make, *arguments)
 
@@ -139,6 +143,8 @@ def check_task(served: ServedModel, schema: type[ChunkRequest] | None) -> None:
     task = served.model.config.task
     if _SCHEMAS[task] is schema or (schema is None and task == "generate"):
         return
+    if schema is EmbedRequest and task in (EmbedTask.name, *EmbedTask.other_names):
+        return
     raise WrongTask(
         f"{served.name} is a model for '{task}': call model.{METHODS[task]}", param="model"
     )
@@ -161,11 +167,32 @@ def _encoded(
     ]
 
 
-async def _all(works: Any) -> list[Any]:
-    """The results of coroutines; the first error ends them all."""
+def _vectors(_: object, served: ServedModel, results: Results, __: object) -> list[Any]:
+    del served
+    return [result.vector for _, result in results.results]
+
+
+_ARRAYS: dict[type[ChunkRequest], Callable[..., list[Any]]] = {
+    EncodeRequest: _encoded,
+    EmbedRequest: _vectors,
+}
+
+
+async def _in_order(
+    pieces: Iterator[dict[str, Any]], answer: Callable[[dict[str, Any]], Awaitable[R]]
+) -> list[R]:
+    """The answers to pieces, a few at a time; the first error ends them all."""
+    parts: dict[int, R] = {}
+    numbered = enumerate(pieces)
+
+    async def work() -> None:
+        for number, piece in numbered:  # shared: each piece is taken once
+            parts[number] = await answer(piece)
+
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(work) for work in works]
+            for _ in range(_AT_ONCE):
+                group.create_task(work())
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None
-    return [task.result() for task in tasks]
+    return [parts[number] for number in range(len(parts))]

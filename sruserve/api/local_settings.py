@@ -17,6 +17,7 @@ _WIDE: dict[str, Any] = {
     "max_body_bytes": 256 << 20,
     "max_input_bytes": 64 << 20,
     "max_queue_bytes": 1 << 30,
+    "max_queue_requests": 1 << 14,
     "max_inputs": 1 << 16,
     "max_new_tokens": 10_000_000,
 }

@@ -3,6 +3,9 @@
 from functools import cached_property
 from typing import Any, Self, Unpack, overload
 
+import numpy as np
+from numpy.typing import NDArray
+
 from sruserve.api import calls
 from sruserve.api.async_model import AsyncModel
 from sruserve.api.completing import Completing
@@ -87,6 +90,15 @@ class Model(ModelFacts):
     def encode(self, inputs: Any, **options: Any) -> Any:
         """The outputs of an encoder for each step: (steps, width), float32."""
         return self._run(EncodeRequest, inputs, options)
+
+    def embed(self, inputs: One | Several) -> NDArray[np.float32]:
+        """The vector of an input, (width), or those of several, (inputs, width); float32.
+
+        A classifier's is the row that its head reads, and an encoder's its last output: those of
+        `/v1/embeddings`. They are not normalised.
+        """
+        self._local.check_open()
+        return self._local.loop.run(calls.embed(self._local, inputs))
 
     @overload
     def score(self, inputs: One, **options: Unpack[InputOptions]) -> Score: ...

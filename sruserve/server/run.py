@@ -61,8 +61,6 @@ def serve(settings: Settings) -> int:
     """Serve until SIGTERM or Ctrl-C, and return the process's exit code."""
     _open_standard_descriptors()
     set_up_logging(settings.log_level, settings.log_format)
-    # OpenMP's threads spin while they wait, which would delay HTTP and steps on the same cores.
-    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     # Outside steps, such as at loading, OpenMP would have a thread for each core of the machine.
     os.environ.setdefault("OMP_NUM_THREADS", str(worker_threads(settings)))
     try:

@@ -9,11 +9,11 @@ import sruserve
 from sruserve.api.local_model import LocalModel
 from sruserve.api.local_settings import local_settings
 from sruserve.api.model import Model
-from tests.server.conftest import folders, serve, undeclared
+from tests.server.conftest import folders, leftovers, serve, undeclared
 
 KEY = "11" * 32
 
-__all__ = ["folders", "serve", "undeclared"]
+__all__ = ["folders", "leftovers", "serve", "undeclared"]
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from sruserve.server.errors import EmptyInput, InvalidRequest, ModelClosed
 from sruserve.server.tasks.completion_request import CompletionRequest
 from sruserve.server.tasks.requests import ChunkRequest
 from tests.api.conftest import KEY
-from tests.server.conftest import Serve
+from tests.server.conftest import Leftovers, Serve
 
 Load = Callable[..., Model]
 LONG: dict[str, Any] = {"max_tokens": 1_000_000, "seed": 1}
@@ -135,6 +135,20 @@ def test_a_closed_completion_leaves_nothing_behind(letters: Model) -> None:
     assert list(generation) == []
     assert generation.finish_reason is None
     wait_until_idle(letters)
+
+
+def test_no_object_of_a_completion_stays_behind(letters: Model, leftovers: Leftovers) -> None:
+    def use() -> None:
+        letters.generate("a", max_tokens=20).read()
+        for _ in letters.generate("a", **LONG):
+            break
+        with letters.generate("a", **LONG) as generation:
+            next(generation)
+        letters.stream().send("abc")
+
+    use()
+    wait_until_idle(letters)
+    assert leftovers() == []
 
 
 def test_leaving_a_loop_or_a_block_ends_the_completion(letters: Model) -> None:

@@ -25,14 +25,18 @@ def test_a_request_has_the_results_that_the_server_gives(local: Local, serve: Se
         assert results == client.post("/v1/classify", json=body).json()["results"]
 
 
-def test_requests_beyond_the_places_of_a_model_wait_instead_of_being_refused(local: Local) -> None:
-    model = local("question")
+def test_requests_beyond_the_places_of_a_model_wait_instead_of_being_refused(
+    folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SRUSERVE_MAX_QUEUE_REQUESTS", "64")
+    model = LocalModel.load(local_settings(folders / "question", device="cpu"))
 
     async def many() -> list[int]:
-        requests = [make_request(ClassifyRequest, input=[TEXT] * 3) for _ in range(2000)]
+        requests = [make_request(ClassifyRequest, input=[TEXT] * 3) for _ in range(500)]
         return [len(each) for each in await asyncio.gather(*map(model.answer, requests))]
 
-    assert model.loop.run(many()) == [3] * 2000
+    assert model.loop.run(many()) == [3] * 500
+    model.loop.run(model.stop())
 
 
 def test_an_invalid_field_is_the_server_s_error(local: Local) -> None:

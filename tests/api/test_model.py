@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import sruserve
-from sruserve.api.inputs import MAX_INPUTS
+from sruserve.api.inputs import MAX_INPUTS, Inputs
 from sruserve.api.model import Model
 from sruserve.model.heads.regression import Regression
 from sruserve.server.errors import InvalidRequest, ModelClosed, ModelNotFound, WrongTask
@@ -105,10 +105,50 @@ def test_a_score_is_the_server_s(load: Load, serve: Serve) -> None:
     assert plain(model.score(TEXT)) == reply
 
 
+def test_vectors_are_the_server_s(load: Load, serve: Serve, more_folders: Path) -> None:
+    for folder, texts in ((Path("question"), TEXTS), (more_folders / "encoder", ["abc", "d"])):
+        model = load(folder)
+        with serve(folder) as (client, _):
+            reply = client.post("/v1/embeddings", json={"input": texts}).json()["data"]
+        vectors = model.embed(texts)
+        assert vectors.tolist() == [each["embedding"] for each in reply]
+        assert vectors.dtype == np.float32
+        assert (model.embed(texts[0]) == vectors[0]).all()
+        none: list[str] = []
+        assert model.embed(none).shape == (0, vectors.shape[1])
+        assert (asyncio.run(model.aio.embed(texts)) == vectors).all()
+    with pytest.raises(WrongTask):
+        load("characters").embed("abc")
+
+
 def test_more_inputs_than_a_piece_are_answered_in_their_order(load: Load) -> None:
     model = load("question")
     texts = [TEXTS[i * i % 4] + " a" * (i % 7) for i in range(3 * MAX_INPUTS + 5)]
     assert model.classify(texts) == [model.classify(text) for text in texts]
+
+
+def test_a_thousand_texts_take_few_steps(load: Load) -> None:
+    model = load("question")
+    engine = model._local.served.engine
+    before = engine.turns
+    for text in TEXTS:
+        model.classify(text)
+    alone = engine.turns - before
+    model.classify([TEXT] * 1000)
+    assert engine.turns - before - alone < 100
+    assert alone >= len(TEXTS)
+
+
+def test_pieces_have_bounded_sizes_and_keep_what_belongs_together() -> None:
+    texts = ["a" * (i % 90) for i in range(1000)]
+    states = [f"state {i}" for i in range(1000)]
+    pieces = list(Inputs(texts, pair=texts[::-1], state=states).pieces(3000))
+    assert all(len(piece["input"]) <= MAX_INPUTS for piece in pieces)
+    assert all(sum(map(len, piece["input"])) <= 3000 for piece in pieces)
+    for field, values in (("input", texts), ("pair", texts[::-1]), ("state", states)):
+        assert [each for piece in pieces for each in piece[field]] == values
+    (long,) = Inputs(["a" * 9000]).pieces(3000)
+    assert len(long["input"][0]) == 9000
 
 
 def test_sixteen_threads_get_what_one_gets(load: Load) -> None:
