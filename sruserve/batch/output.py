@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from itertools import groupby
 from pathlib import Path
+from threading import Lock
 from typing import IO, Protocol
 
 from sruserve.batch.answers import ID_PREFIX, Answer
@@ -48,27 +49,34 @@ class Output:
             self.line = max(_last_line(file) for file in (self._output, self._errors) if file)
             self.wrong = _lines(self._errors) if self._errors else 0
             opened.pop_all()
+        self._writing, self._closed = Lock(), False
 
     def write(self, answers: Sequence[Answer]) -> None:
         """See `Sink`. A process that is killed leaves what is before some place in their order."""
-        for wrong, run in groupby(answers, key=lambda each: each.wrong):
-            content = b"".join(each.content for each in run)
-            if not wrong:
-                _write_all(self._output, content)
-                continue
-            if self._errors is None:
-                self._errors = self.errors.open("ab+", buffering=0)
-            _write_all(self._errors, content)
-            self.wrong += content.count(b"\n")
-        if answers:
+        with self._writing:
+            if self._closed:  # the run is interrupted, and this is a thread that it has left
+                raise ValueError("the output is closed")
+            for wrong, run in groupby(answers, key=lambda each: each.wrong):
+                self._write(b"".join(each.content for each in run), wrong)
             self.line = answers[-1].line
 
+    def _write(self, content: bytes, wrong: bool) -> None:
+        if not wrong:
+            _write_all(self._output, content)
+            return
+        if self._errors is None:
+            self._errors = self.errors.open("ab+", buffering=0)
+        _write_all(self._errors, content)
+        self.wrong += content.count(b"\n")
+
     def close(self) -> None:
-        """Write both files to the disk."""
-        for file in (self._output, self._errors):
-            if file is not None:
-                os.fsync(file.fileno())
-                file.close()
+        """Write both files to the disk, after what is being written."""
+        with self._writing:
+            self._closed = True
+            for file in (self._output, self._errors):
+                if file is not None:
+                    os.fsync(file.fileno())
+                    file.close()
 
 
 class StandardOutput:

@@ -60,21 +60,31 @@ def test_a_run_that_is_killed_anywhere_ends_as_one_that_is_not(
         assert (folder / f"out{suffix}").read_bytes() == (folder / f"whole{suffix}").read_bytes()
 
 
-def test_a_process_that_is_killed_for_real_goes_on(folders: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, 143), (signal.SIGINT, 130)],
+    ids=["kill", "terminate", "ctrl-c"],
+)
+def test_a_process_that_is_stopped_goes_on(
+    folders: Path, tmp_path: Path, number: int, code: int
+) -> None:
     prompts, output = tmp_path / "prompts.jsonl", tmp_path / "out"
-    prompts.write_bytes(jsonl(*({"prompt": f"to be {i}", "seed": i} for i in range(400))))
+    prompts.write_bytes(jsonl(*({"prompt": f"to be {i}", "seed": i} for i in range(300))))
     command = [sys.executable, "-m", "sruserve", "run", str(folders / "characters")]
-    command += [str(prompts), "--device", "cpu", "--max-tokens", "200"]
-    first = subprocess.Popen([*command, "-o", str(output)], start_new_session=True)
+    command += [str(prompts), "--device", "cpu", "--max-tokens", "100"]
+    first = subprocess.Popen(
+        [*command, "-o", str(output)], start_new_session=True, stderr=subprocess.PIPE
+    )
     while not (output.exists() and output.stat().st_size):
         assert first.poll() is None
         time.sleep(0.01)
-    os.killpg(first.pid, signal.SIGKILL)
-    first.wait()
-    assert 0 < output.read_bytes().count(b"\n") < 400
+    os.killpg(first.pid, number)
+    assert first.communicate()[1] == b""
+    assert first.returncode == code
+    assert 0 < output.read_bytes().count(b"\n") < 300
     again = subprocess.run([*command, "-o", str(output)], capture_output=True, text=True)
     assert again.returncode == 0, again.stderr
-    assert [each["line"] for each in answers(output)] == list(range(1, 401))
+    assert [each["line"] for each in answers(output)] == list(range(1, 301))
     subprocess.run([*command, "-o", str(tmp_path / "whole")], check=True, capture_output=True)
     assert output.read_bytes() == (tmp_path / "whole").read_bytes()
 
