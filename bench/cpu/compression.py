@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
 
+import sruserve  # noqa: F401, before torch: it limits how long OpenMP's threads spin
 from bench.report.arguments import command_line
 from bench.report.machine import ROOT
 from bench.report.tables import markdown_table

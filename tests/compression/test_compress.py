@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, processors
 from torch import Tensor
 
 from sruserve.compression import block_coder, predictor
@@ -19,8 +20,10 @@ from sruserve.compression.container import Reader
 from sruserve.compression.decompress import decompress
 from sruserve.compression.errors import DamagedFileError, DifferentBitsError, UnfitModelError
 from sruserve.compression.header import read_header
+from sruserve.export.quantize.quantize import quantize
 from sruserve.kernels import RaggedBatch, single
 from sruserve.model.folder import Model, load_model
+from sruserve.model.heads.config import HeadConfig
 from sruserve.model.network import Network
 from tests.compression.files import compressed, decompressed
 from tests.model.text.trained_tokenizers import SENTENCES, trained
@@ -80,6 +83,59 @@ def test_files_come_back_from_other_families(
     model = random_model(tmp_path / "m", model_type=family, **options)
     data = TAIL[:3000]
     assert decompressed(model, compressed(model, data, 200)) == data
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        {"size": 16, "cutoffs": (20, 50)},
+        {"experts": 3, "latent_size": 7},
+        {"experts": 4, "layers": ({"type": "layer_norm"},)},
+        {"bias": False},
+    ],
+    ids=["adaptive", "mixture", "layers", "no bias"],
+)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_files_come_back_from_other_heads_and_dtypes(
+    tmp_path: Path, head: dict[str, Any], dtype: str
+) -> None:
+    model = random_model(tmp_path / "m", dtype=dtype, head=HeadConfig(**head))
+    data = TAIL[:2000]
+    assert decompressed(model, compressed(model, data, 150)) == data
+
+
+def test_files_come_back_from_int8_weights(tmp_path: Path) -> None:
+    _, model = quantize(ROOT / "sruserve/demo/shakespeare", tmp_path / "small", "int8")
+    data = TAIL[:2000]
+    file = compressed(model, data, 200)
+    assert len(file) < len(data) / 2
+    assert decompressed(model, file) == data
+
+
+def test_a_block_begins_with_the_ids_that_the_tokenizer_puts_before_a_text(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.from_str(trained("llama").to_str())
+    begin = [("<s>", tokenizer.token_to_id("<s>"))]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> <s> $A", special_tokens=begin
+    )
+    model = random_model(
+        tmp_path / "m",
+        vocabulary=tokenizer.to_str().encode(),
+        vocab_size=tokenizer.get_vocab_size(),
+    )
+    assert model.codec is not None
+    assert model.codec.frame is not None
+    assert len(model.codec.frame.prefix) == 2
+    read, own = list[list[int]](), model.network.hidden
+
+    def noted(inputs: Tensor, *rest: Any) -> Tensor:
+        read.append(inputs.tolist())
+        return own(inputs, *rest)
+
+    model.network.hidden = noted  # type: ignore[method-assign]
+    file = compressed(model, TEXT, 300)
+    assert all(ids[:2] == [begin[0][1]] * 2 for ids in read)
+    assert decompressed(model, file) == TEXT
 
 
 def test_a_text_takes_as_many_bits_as_the_model_scores_it_with(shakespeare: Model) -> None:
