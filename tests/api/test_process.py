@@ -96,8 +96,10 @@ ENDS = [
 @pytest.mark.parametrize(("name", "last"), ENDS, ids=[last[:12] for _, last in ENDS])
 def test_an_interpreter_ends_cleanly_without_close(name: str, last: str) -> None:
     program = f"""
-import threading, time, warnings, sruserve
+import atexit, threading, time, warnings, sruserve
 warnings.simplefilter("ignore", RuntimeWarning)
+# runs after the handler that the first load registers
+atexit.register(lambda: print("ended:", model._local.served.engine.ended))
 model = sruserve.load("{name}")
 def spin():
     while True:
@@ -107,7 +109,7 @@ print("loaded", flush=True)
 {last}
 """
     done = run(program)
-    assert (done.returncode, done.stderr, done.stdout) == (0, "", "loaded\n")
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", "loaded\nended: True\n")
 
 
 def test_a_fork_is_refused_and_the_parent_goes_on() -> None:
