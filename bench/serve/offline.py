@@ -4,8 +4,8 @@
     python -m bench.serve.offline --quick    # only shows that it runs; its figures mean nothing
 
 All answer the same file of questions by the bundled classifier, whole inputs without states. The
-bare engine gets jobs of 256 encoded texts, eight at a time, and nobody writes its results. The HTTP
-server gets one text a request over 64 connections. Loading the model does not count.
+bare engine gets jobs of 128 encoded texts, sixteen at a time, and nobody writes its results. The
+HTTP server gets one text a request over 64 connections. Loading the model does not count.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ from sruserve.batch.run import SWITCH_SECONDS, Run
 from sruserve.batch.source import Source
 from sruserve.server.engine.job import Job, JobKind, Result, SequenceInput
 
-_TEXTS, _AT_ONCE, _CONNECTIONS = 256, 8, 64
+_TEXTS, _AT_ONCE, _CONNECTIONS = 128, 16, 64
 _RUN, _ENGINE, _HTTP = "sruserve run", "the bare engine", "HTTP, 64 connections"
 
 
@@ -59,6 +59,8 @@ def main() -> int:
             _ENGINE: lambda: model.loop.run(_engine(model, texts)),
             _HTTP: lambda: asyncio.run(_http(server.port, texts)),
         }
+        for call in candidates.values():  # warm up
+            call()
         values: dict[str, list[float]] = {name: [] for name in candidates}
         for turn in range(rounds):
             for name in in_turn(list(candidates), turn):

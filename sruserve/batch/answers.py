@@ -10,7 +10,6 @@ from sruserve.api.local_model import LocalModel, make_request
 from sruserve.batch.entries import Entry
 from sruserve.server.errors import InvalidRequest, ServeError
 from sruserve.server.json_output import json_bytes
-from sruserve.server.offload import offload
 from sruserve.server.tasks.completion_request import CompletionRequest
 from sruserve.server.tasks.requests import ChunkRequest, EmbedRequest
 
@@ -32,7 +31,8 @@ async def answer(model: LocalModel, entries: Sequence[Entry]) -> list[Answer]:
     """Return the answers to entries with one key, in their order.
 
     If one of them is wrong, the others are asked again without it. Raises `ServeError` if the
-    model fails, which is no line's fault.
+    model fails, which is no line's fault. No client waits for the loop meanwhile, so long results
+    are described and encoded on it.
     """
     (first, *others) = entries
     try:
@@ -61,11 +61,11 @@ async def _complete(model: LocalModel, entry: Entry) -> Answer:
                 "choices": choices,
                 "usage": completion.usage,
             }
-            return await offload(completion.large, lambda: _openai(entry, body))
+            return _openai(entry, body)
         for choice in choices:
             del choice["index"]
         results = [_known(choice) for choice in choices]
-        return await offload(completion.large, lambda: _own(entry, results))
+        return _own(entry, results)
 
 
 async def _results(model: LocalModel, entries: Sequence[Entry]) -> list[Answer]:
@@ -77,19 +77,14 @@ async def _results(model: LocalModel, entries: Sequence[Entry]) -> list[Answer]:
                 fields[name] = [entry.fields[name] for entry in entries]
     request = make_request(entries[0].schema, **fields)
     async with model.results(request) as (task, results):
-
-        def describe() -> list[Answer]:
-            described = [
-                (_described(request, task.describe(model.served, item, result), result), result)
-                for item, result in results.results
-            ]
-            if entries[0].key is None:
-                return [_line(model, entries[0], described)]
-            return [
-                _line(model, *pair) for pair in zip(entries, ([d] for d in described), strict=True)
-            ]
-
-        return await offload(results.large, describe)
+        described = [
+            (_described(request, task.describe(model.served, item, result), result), result)
+            for item, result in results.results
+        ]
+        if entries[0].key is None:
+            return [_line(model, entries[0], described)]
+        pairs = zip(entries, described, strict=True)
+        return [_line(model, entry, [each]) for entry, each in pairs]
 
 
 def _described(request: ChunkRequest, described: dict[str, Any], result: Any) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from sruserve.batch.source import Source
 # The engine waits for the interpreter after each step; by default, a thread keeps it for 5 ms.
 SWITCH_SECONDS = 0.001
 
-_GROUP_LINES = 256
+_GROUP_LINES = 128  # few enough to be tokenized on the loop, without a thread
 _GROUP_SIZE = 1 << 18  # characters of a group, unless it is one line
 _MAX_GROUPS = 128  # in flight: completions are groups of one line
 _MAX_LINES = 2048
@@ -27,15 +27,12 @@ _MAX_SIZE = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Lines that are asked together. bytes, progress: of the input, up to their end."""
+    """Lines that are asked together. size: see `Entry`. bytes, progress: up to their end."""
 
     entries: list[Entry]
+    size: int
     bytes: int
     progress: Progress
-
-    @property
-    def size(self) -> int:
-        return sum(entry.size for entry in self.entries)
 
 
 class Run:
@@ -124,7 +121,8 @@ class Run:
         for first, end in zip(starts, [*starts[1:], len(entries)], strict=True):
             last = end == len(entries)
             done = self._progress() if last else Progress(made_of=self._made_of)
-            yield Group(entries[first:end], self._source.bytes, done)
+            own = entries[first:end]
+            yield Group(own, sum(entry.size for entry in own), self._source.bytes, done)
 
     def _progress(self) -> Progress:
         source = self._source

@@ -276,6 +276,6 @@ def test_a_failure_of_the_model_ends_the_run_and_no_line(
     monkeypatch.setattr(running, "answer", failing)
     with pytest.raises(EngineFailure):
         run(local("question"), content, tmp_path / "out", "lines")
-    assert [each["line"] for each in answers(tmp_path / "out")] == list(range(1, 257))
+    assert [each["line"] for each in answers(tmp_path / "out")] == list(range(1, 129))
     run(local("question"), content, tmp_path / "out", "lines")
     assert [each["line"] for each in answers(tmp_path / "out")] == list(range(1, 1001))
