@@ -112,7 +112,9 @@ def test_files_come_back_from_int8_weights(tmp_path: Path) -> None:
     assert decompressed(model, file) == data
 
 
-def test_a_block_begins_with_the_ids_that_the_tokenizer_puts_before_a_text(tmp_path: Path) -> None:
+def test_a_block_begins_with_the_ids_that_the_tokenizer_puts_before_a_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tokenizer = Tokenizer.from_str(trained("llama").to_str())
     begin = [("<s>", tokenizer.token_to_id("<s>"))]
     tokenizer.post_processor = processors.TemplateProcessing(
@@ -132,7 +134,7 @@ def test_a_block_begins_with_the_ids_that_the_tokenizer_puts_before_a_text(tmp_p
         read.append(inputs.tolist())
         return own(inputs, *rest)
 
-    model.network.hidden = noted  # type: ignore[method-assign]
+    monkeypatch.setattr(model.network, "hidden", noted)
     file = compressed(model, TEXT, 300)
     assert all(ids[:2] == [begin[0][1]] * 2 for ids in read)
     assert decompressed(model, file) == TEXT
