@@ -25,16 +25,17 @@ def run_sessions(name: str) -> doctest.TestResults:
     return doctest.DocTestRunner(optionflags=FLAGS).run(test)
 
 
-@pytest.mark.parametrize("name", [PAGE])
+@pytest.mark.parametrize("name", [PAGE, "README.md"])
 def test_the_sessions_of_a_document_show_what_is_printed(name: str) -> None:
     failed, attempted = run_sessions(name)
     assert (failed, attempted > 0) == (0, True)
 
 
-def test_the_page_begins_with_five_lines() -> None:
+def test_the_page_and_the_readme_begin_with_five_lines() -> None:
     page = (ROOT / PAGE).read_text()
     assert page.startswith("# From Python\n\n```pycon\n")
-    assert SESSION.findall(page)[0].count("\n") == 5
+    for text in (page, (ROOT / "README.md").read_text()):
+        assert SESSION.findall(text)[0].count("\n") == 5
 
 
 @pytest.mark.parametrize("name", MODULES)

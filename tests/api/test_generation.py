@@ -175,6 +175,10 @@ def test_one_of_several_choices_may_be_closed_alone(letters: Model) -> None:
     del first
     gc.collect()
     assert len(second.read().token_ids) == 2000
+    first, second = letters.generate("a", n=2, **LONG)
+    del first
+    second.close()
+    wait_until_idle(letters)
     left = letters.generate("a", n=2, **LONG)
     for generation in left:
         generation.close()
