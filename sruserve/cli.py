@@ -8,7 +8,9 @@ import typer
 
 from sruserve import __version__, cli_export
 from sruserve.cli_check import check
+from sruserve.cli_compress import compress, decompress
 from sruserve.cli_models import import_, inspect, verify
+from sruserve.cli_run import run as run_lines
 from sruserve.cli_shared import fail
 from sruserve.model.names import DType
 
@@ -147,4 +149,11 @@ app.command(
 app.command()(verify)
 app.command()(inspect)
 app.command(epilog="Example: sruserve check http://127.0.0.1:8000 --model question-type")(check)
+app.command("run", epilog="Example: sruserve run question-type questions.txt -o labels.jsonl")(
+    run_lines
+)
+app.command(epilog="Example: sruserve compress letters.txt --model sruserve/demo/shakespeare")(
+    compress
+)
+app.command(epilog="Example: sruserve decompress letters.txt.sruz -o -")(decompress)
 app.add_typer(cli_export.app)

@@ -188,7 +188,7 @@ def verify(
     mismatches: list[Mismatch] = []
     try:
         with progress_bar() as progress:
-            loaded = _load(model, device, dtype)
+            loaded = load(model, device, dtype)
             runs = 1 + (splits if loaded.network.supports_streaming else 0)
             progress.add_task("verifying", total=None)
             opened: Case | TextCase
@@ -258,13 +258,13 @@ def inspect(
     from sruserve.model.inspect import facts
 
     try:
-        for name, value in facts(_load(model, device, dtype)).items():
+        for name, value in facts(load(model, device, dtype)).items():
             typer.echo(f"{name:<12} {value}")
     except ModelError as error:
         fail(error)
 
 
-def _load(path: Path, device: str, dtype: DType | None) -> "Model":
+def load(path: Path, device: str, dtype: DType | None) -> "Model":
     """Load a model on a device, or end the command with an error."""
     from sruserve.export.runtime.load import load_any
     from sruserve.kernels.devices import DeviceError, resolve_device, use_device

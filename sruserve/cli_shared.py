@@ -1,6 +1,10 @@
-"""Shared by all commands: one-line errors and the progress bar."""
+"""Shared by all commands: one-line errors, the progress bar, and standard input as a file."""
 
-from typing import NoReturn
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, NoReturn
 
 import typer
 from rich.console import Console
@@ -8,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 
 from sruserve.model.errors import printable
 
+STANDARD = Path("-")  # standard input or output
 _errors = Console(stderr=True, highlight=False)
 
 
@@ -29,3 +34,13 @@ def progress_bar() -> Progress:
         transient=True,
         disable=not _errors.is_terminal,
     )
+
+
+@contextmanager
+def reading(file: Path) -> Iterator[BinaryIO]:
+    """Open a file, or the standard input, for reading; raises `OSError`."""
+    if file == STANDARD:
+        yield sys.stdin.buffer
+        return
+    with file.open("rb") as source:
+        yield source

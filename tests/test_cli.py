@@ -24,7 +24,10 @@ def test_the_version_is_printed() -> None:
     assert run("--version").stdout == f"sruserve {__version__}\n"
 
 
-@pytest.mark.parametrize("command", ["serve", "import", "verify", "inspect", "settings", "check"])
+@pytest.mark.parametrize(
+    "command",
+    ["serve", "import", "verify", "inspect", "run", "compress", "decompress", "settings", "check"],
+)
 def test_every_command_explains_itself(command: str) -> None:
     result = CliRunner().invoke(app, [command, "--help"])
     assert result.exit_code == 0
@@ -37,6 +40,9 @@ def test_every_command_explains_itself(command: str) -> None:
     [
         (["--help"], 0),
         (["import", "--help"], 0),
+        (["run", "--help"], 0),
+        (["compress", "--help"], 0),
+        (["decompress", "--help"], 0),
         (["--version"], 0),
         (["settings"], 0),
         (["serve", "--host", "1:2"], 2),

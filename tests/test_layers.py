@@ -90,6 +90,17 @@ def test_only_its_command_knows_the_examination_of_servers(path: Path) -> None:
         assert not any(name.split(".")[1] == "check" for name in own(path)), path
 
 
+@pytest.mark.parametrize(
+    "path",
+    sorted((PACKAGE / "compression").rglob("*.py")),
+    ids=lambda path: str(path.relative_to(PACKAGE)),
+)
+def test_compression_knows_models_and_no_server(path: Path) -> None:
+    for name in own(path):
+        allowed = ("kernels", "model", "compression", "__version__")
+        assert name.split(".")[1] in allowed, f"{path} imports {name}"
+
+
 # The rooms of the server: each imports from those above it, and none from its own line.
 ROOMS = (
     ("errors", "unheard"),
@@ -135,6 +146,17 @@ def test_the_api_knows_tasks_and_models_but_no_protocol(path: Path) -> None:
         assert layer in ("api", "model", "server"), f"{path} imports {name}"
         assert layer != "server" or rest[0] in BELOW_THE_API, f"{path} imports {name}"
     assert not re.search(r"\bhttp", path.read_text(), re.IGNORECASE)
+
+
+BATCH = sorted((PACKAGE / "batch").rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", BATCH, ids=lambda path: path.name)
+def test_batches_know_the_api_and_tasks_but_no_protocol(path: Path) -> None:
+    for name in own(path):
+        _, layer, *rest = name.split(".")
+        assert layer in ("api", "batch", "model", "server"), f"{path} imports {name}"
+        assert layer != "server" or rest[0] in BELOW_THE_API, f"{path} imports {name}"
 
 
 SERVER = sorted((PACKAGE / "server").rglob("*.py"))

@@ -7,6 +7,13 @@ import torch
 from sruserve.kernels import Layer, StepLayer, has_packed_linear, kernel_name, uses_panels
 from sruserve.kernels.dispatch import INTERPRETER
 
+_EXACT = "bit for bit"
+
+
+def is_exact(description: str) -> bool:
+    """Whether a description of `exactness` promises the same bits for any split and any batch."""
+    return description.startswith(_EXACT)
+
 
 def exactness(layers: Sequence[Layer], dtype: torch.dtype, device: torch.device, fast: bool) -> str:
     """Describe a network of the compiled kernels, in one clause."""
@@ -17,11 +24,11 @@ def exactness(layers: Sequence[Layer], dtype: torch.dtype, device: torch.device,
             return "to rounding, not bit for bit: fast kernels depend on the number of rows"
         if not element_wise:
             return "to rounding, not bit for bit: these layers run in plain torch on a GPU"
-        return "bit for bit by design on this kind of device: any split, any batch"
+        return f"{_EXACT} by design on this kind of device: any split, any batch"
     if kernel_name(device) == INTERPRETER:
         return "1e-5 (Triton's interpreter, for tests)"
     if kernel_name(device) == "reference" and not element_wise:
         return "1e-5 (without the compiled kernel, these layers' products depend on the batch)"
     if has_packed_linear() or uses_panels(dtype):
-        return "bit for bit: any split, any batch"
+        return f"{_EXACT}: any split, any batch"
     return "1e-5 (this build of torch has no packed products)"

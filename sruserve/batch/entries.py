@@ -1,0 +1,167 @@
+"""Turn records into requests: of our own fields, or lines of OpenAI's batches."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sruserve.batch.records import Record
+from sruserve.server.errors import InvalidRequest, MalformedBody, ServeError, WrongTask
+from sruserve.server.tasks.completion_request import CompletionRequest
+from sruserve.server.tasks.requests import (
+    ClassifyRequest,
+    EmbedRequest,
+    EncodeRequest,
+    RegressRequest,
+    Request,
+    ScoreRequest,
+    TagRequest,
+)
+
+_SCHEMAS: dict[str, type[Request]] = {
+    "classify": ClassifyRequest,
+    "pair": ClassifyRequest,
+    "tag": TagRequest,
+    "regress": RegressRequest,
+    "encode": EncodeRequest,
+    "generate": CompletionRequest,
+    "score": ScoreRequest,
+    "embed": EmbedRequest,
+}
+_ROUTES: dict[str, type[Request]] = {
+    "/v1/completions": CompletionRequest,
+    "/v1/classify": ClassifyRequest,
+    "/v1/tag": TagRequest,
+    "/v1/regress": RegressRequest,
+    "/v1/encode": EncodeRequest,
+    "/v1/score": ScoreRequest,
+    "/v1/embeddings": EmbedRequest,
+}
+_CONTENTS = ("input", "pair", "features")
+
+
+@dataclass(slots=True)  # not frozen, which would make each of many lines slower
+class Entry:
+    """The request of one line.
+
+    custom_id: that of a line of OpenAI's batches; None for lines of our own.
+    id: the field `id` of a line of our own, to be repeated; None without one.
+    fields: those of the schema. key: equal for lines that one request can ask together, which have
+        one input each; None: this line is a request of its own.
+    problem: why there is no request.
+    """
+
+    line: int
+    schema: type[Request]
+    fields: Mapping[str, Any]
+    custom_id: str | None = None
+    id: Any = None
+    key: str | None = None
+    problem: ServeError | None = None
+
+    @property
+    def size(self) -> int:
+        """The characters, ids and numbers of the line, about."""
+        return _size(self.fields)
+
+
+class EntryReader:
+    """Reads records as requests to one model.
+
+    task: that of the model, or `score` or `embed`. model: its name. options: fields that each
+    line of our own has, unless it sets them itself.
+    """
+
+    def __init__(self, task: str, model: str, options: Mapping[str, Any]) -> None:
+        self._schema, self._model, self._options = _SCHEMAS[task], model, options
+        self._text = "prompt" if self._schema is CompletionRequest else "input"
+        self._text_key = self._key(self._schema, {**options, self._text: ""})
+
+    def read(self, record: Record) -> Entry:
+        """Return the request of a record; an invalid one has a problem."""
+        if record.problem is not None:
+            return Entry(record.line, self._schema, {}, problem=MalformedBody(record.problem))
+        value = record.value
+        if isinstance(value, str):
+            fields = {**self._options, self._text: value}
+            return Entry(record.line, self._schema, fields, key=self._text_key)
+        if isinstance(value, dict) and "custom_id" in value:
+            return self._openai(record.line, value)
+        if not isinstance(value, dict):
+            value = {"features" if _is_rows(value) else self._text: value}
+        fields = {**self._options, **value}
+        own_id = fields.pop("id", None)
+        try:
+            self._check_model(fields)
+        except ServeError as error:
+            return Entry(record.line, self._schema, {}, id=own_id, problem=error)
+        key = self._key(self._schema, fields)
+        return Entry(record.line, self._schema, fields, id=own_id, key=key)
+
+    def _openai(self, line: int, value: dict[str, Any]) -> Entry:
+        custom_id, body, url = str(value["custom_id"]), value.get("body"), value.get("url")
+        schema = _ROUTES.get(url) if isinstance(url, str) else None
+        try:
+            if schema is None:
+                raise InvalidRequest(f"'url' must be one of {', '.join(_ROUTES)}", param="url")
+            if value.get("method", "POST") != "POST":
+                raise InvalidRequest("'method' must be POST", param="method")
+            if not isinstance(body, dict):
+                raise InvalidRequest("'body' must be a JSON object", param="body")
+            fields = dict(body)
+            self._check_model(fields)
+            if fields.get("stream"):
+                raise InvalidRequest("a line cannot stream: leave 'stream' out", param="stream")
+        except ServeError as error:
+            return Entry(line, schema or self._schema, {}, custom_id, problem=error)
+        return Entry(line, schema, fields, custom_id, key=self._key(schema, fields))
+
+    def _check_model(self, fields: dict[str, Any]) -> None:
+        """Drop the field `model`; raises if it names another one."""
+        name = fields.pop("model", None)
+        if name not in (None, self._model):
+            raise WrongTask(
+                f"the line asks for the model {str(name)[:100]!r}, and this run has {self._model}",
+                param="model",
+            )
+
+    def _key(self, schema: type[Request], fields: Mapping[str, Any]) -> str | None:
+        if schema is CompletionRequest:
+            return None  # a seed counts from the first prompt of a request
+        kinds = {name: _kind(fields[name]) for name in _CONTENTS if name in fields}
+        if None in kinds.values():
+            return None
+        rest = {name: value for name, value in fields.items() if name not in kinds}
+        return f"{schema.__name__} {kinds} {json.dumps(rest, sort_keys=True)}"
+
+
+def _kind(value: Any) -> str | None:
+    """Return the kind of one input; None for a list of inputs, and for anything else."""
+    if isinstance(value, str):
+        return "text"
+    if _is_list_of(value, int):
+        return "ids"
+    return "features" if _is_rows(value) else None
+
+
+def _is_rows(value: Any) -> bool:
+    """Whether a value is one sequence of features."""
+    return _is_list_of(value, list) and _is_list_of(value[0], (int, float))
+
+
+def _is_list_of(value: Any, kind: type | tuple[type, ...]) -> bool:
+    return isinstance(value, list) and bool(value) and isinstance(value[0], kind)
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(map(_size, value.values()))
+    if isinstance(value, list):
+        return (
+            4 * len(value)
+            if not value or not isinstance(value[0], list | str)
+            else sum(map(_size, value))
+        )
+    return 4

@@ -1,0 +1,84 @@
+"""What an output is made of, kept beside it: a run goes on only with the same things."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from time import monotonic
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from sruserve.batch.errors import ChangedError
+from sruserve.model.files import read_regular
+
+_SECONDS = 1.0  # between two entries
+_MAX_BYTES = 1 << 20
+
+
+class Progress(BaseModel):
+    """How far a run has come.
+
+    made_of: what the output depends on, by name: model, dtype, options. line: a line of the input.
+    digest: the SHA-256 of the input up to there.
+    """
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    made_of: dict[str, str]
+    line: int = 0
+    digest: str = ""
+
+
+class Journal:
+    """The file beside an output with its `Progress`."""
+
+    def __init__(self, output: Path) -> None:
+        self._output, self.path = output, output.with_name(f"{output.name}.progress")
+        self._written_at = 0.0
+
+    def read(self) -> Progress | None:
+        """Return what was written last; None if there is nothing. Raises `ChangedError`."""
+        try:
+            return Progress.model_validate_json(read_regular(self.path, _MAX_BYTES))
+        except FileNotFoundError:
+            return None
+        except (ValidationError, OSError) as error:
+            raise ChangedError(
+                f"{self.path} cannot be read, so the run cannot go on: add --restart"
+            ) from error
+
+    def write(self, progress: Progress, now: bool = False) -> None:
+        """Write how far a run has come, at most once a second unless `now`."""
+        if not now and monotonic() < self._written_at + _SECONDS:
+            return
+        temporary = self.path.with_name(f"{self.path.name}.new")
+        temporary.write_text(progress.model_dump_json() + "\n")
+        os.replace(temporary, self.path)
+        self._written_at = monotonic()
+
+    def begin(self, made_of: Mapping[str, str], restart: bool) -> Progress:
+        """Return how far an earlier run of the output has come, and write that it goes on.
+
+        restart: remove what there is, and begin again.
+
+        Raises `ChangedError` if the output is made of something else, or is none of a run.
+        """
+        if restart:
+            for suffix in ("", ".errors", ".progress"):
+                self._output.with_name(self._output.name + suffix).unlink(missing_ok=True)
+        before = self.read()
+        if before is None:
+            if self._output.exists() and self._output.stat().st_size:
+                raise ChangedError(
+                    f"{self._output} exists, and {self.path.name} is not beside it: name another "
+                    "output, or add --restart to replace it"
+                )
+            before = Progress(made_of=dict(made_of))
+            self.write(before, now=True)
+        for name in {**before.made_of, **made_of}:
+            old, new = before.made_of.get(name, "nothing"), made_of.get(name, "nothing")
+            if old != new:
+                raise ChangedError(
+                    f"{self._output} was begun with {name} {old}, and now it is {new}: name "
+                    "another output, or add --restart to replace it"
+                )
+        return before

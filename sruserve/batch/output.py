@@ -1,0 +1,149 @@
+"""The output of a run: whole lines in order, and where they end after an interruption.
+
+The lines of wrong inputs go to a file of their own. Both files together have one line for each
+input, written in the order of the input. So the last line of either says how far a run came.
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from itertools import groupby
+from pathlib import Path
+from threading import Lock
+from typing import IO, Protocol
+
+from sruserve.batch.answers import ID_PREFIX, Answer
+from sruserve.batch.errors import ChangedError
+
+_PART = 1 << 16
+
+
+class Sink(Protocol):
+    """Where answers go."""
+
+    wrong: int
+
+    def write(self, answers: Sequence[Answer]) -> None:
+        """Write answers, in the order of their lines."""
+        ...
+
+
+class Output:
+    """An output file and its file of errors, which exists once a line is wrong.
+
+    line: the input's line up to which both are complete. wrong: lines that were wrong so far.
+
+    Raises `ChangedError` for files that are not of a run, or that another run writes.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.errors = path, path.with_name(f"{path.name}.errors")
+        with ExitStack() as opened:
+            self._output = opened.enter_context(path.open("ab+", buffering=0))
+            _lock(self._output)
+            self._errors: IO[bytes] | None = None
+            if self.errors.exists():
+                self._errors = opened.enter_context(self.errors.open("ab+", buffering=0))
+            self.line = max(_last_line(file) for file in (self._output, self._errors) if file)
+            self.wrong = _lines(self._errors) if self._errors else 0
+            opened.pop_all()
+        self._writing, self._closed = Lock(), False
+
+    def write(self, answers: Sequence[Answer]) -> None:
+        """See `Sink`. A process that is killed leaves what is before some place in their order."""
+        with self._writing:
+            if self._closed:  # the run is interrupted, and this is a thread that it has left
+                raise ValueError("the output is closed")
+            for wrong, run in groupby(answers, key=lambda each: each.wrong):
+                self._write(b"".join(each.content for each in run), wrong)
+            self.line = answers[-1].line
+
+    def _write(self, content: bytes, wrong: bool) -> None:
+        if not wrong:
+            _write_all(self._output, content)
+            return
+        if self._errors is None:
+            self._errors = self.errors.open("ab+", buffering=0)
+        _write_all(self._errors, content)
+        self.wrong += content.count(b"\n")
+
+    def close(self) -> None:
+        """Write both files to the disk, after what is being written."""
+        with self._writing:
+            self._closed = True
+            for file in (self._output, self._errors):
+                if file is not None:
+                    os.fsync(file.fileno())
+                    file.close()
+
+
+class StandardOutput:
+    """Writes answers to one stream, and errors to another. wrong: see `Output`."""
+
+    def __init__(self, output: IO[bytes], errors: IO[bytes]) -> None:
+        self._output, self._errors = output, errors
+        self.wrong = 0
+
+    def write(self, answers: Sequence[Answer]) -> None:
+        """See `Sink`."""
+        for each in answers:
+            (self._errors if each.wrong else self._output).write(each.content)
+            self.wrong += each.wrong
+        self._output.flush()
+        self._errors.flush()
+
+
+def _write_all(file: IO[bytes], content: bytes) -> None:
+    view = memoryview(content)
+    while view:
+        view = view[file.write(view) :]
+
+
+def _lock(file: IO[bytes]) -> None:
+    try:
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise ChangedError(f"another run writes {file.name}: wait for its end") from error
+    except OSError:  # a file system without locks
+        return
+
+
+def _lines(file: IO[bytes]) -> int:
+    file.seek(0)
+    return sum(part.count(b"\n") for part in iter(lambda: file.read(_PART), b""))
+
+
+def _last_line(file: IO[bytes]) -> int:
+    """Cut an unfinished line off a file; returns the number of the last whole line, 0 without any.
+
+    Raises `ChangedError` if that line is no line of a run.
+    """
+    end = _find_end(file, file.seek(0, os.SEEK_END))
+    file.truncate(end)
+    if not end:
+        return 0
+    begin = _find_end(file, end - 1)
+    file.seek(begin)
+    try:
+        content = json.loads(file.read(end - begin))
+        number = content["line"] if "line" in content else content["id"].removeprefix(ID_PREFIX)
+        return int(number)
+    except (ValueError, LookupError, AttributeError, TypeError) as error:
+        raise ChangedError(
+            f"{file.name} ends with a line that is not of a run: name another output, or add "
+            "--restart to replace it"
+        ) from error
+
+
+def _find_end(file: IO[bytes], before: int) -> int:
+    """Return the place after the last end of a line before a place; 0 without any."""
+    while before > 0:
+        begin = max(0, before - _PART)
+        file.seek(begin)
+        at = file.read(before - begin).rfind(b"\n")
+        if at >= 0:
+            return begin + at + 1
+        before = begin
+    return 0

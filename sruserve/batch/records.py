@@ -1,0 +1,128 @@
+"""Turn the lines of an input into records: texts, JSON values, or rows of CSV."""
+
+import csv
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from pydantic_core import from_json
+
+from sruserve.batch.errors import InputError
+from sruserve.batch.source import MAX_LINE_BYTES, Source
+
+_TEXT_COLUMNS = ("text", "input", "prompt")
+
+
+class Format(StrEnum):
+    """The formats of an input."""
+
+    LINES = "lines"
+    JSONL = "jsonl"
+    CSV = "csv"
+
+
+@dataclass(slots=True)
+class Record:
+    """What one line of an input has.
+
+    line: its number, from 1; of a row of CSV with several lines, that of the last one.
+    value: a text, or any value of JSON. problem: why it has none.
+    """
+
+    line: int
+    value: Any = None
+    problem: str | None = None
+
+
+def records(source: Source, format: Format, column: str | None) -> Iterator[Record]:  # noqa: A002
+    """Yield the records of an input in their order; blank lines of JSON and CSV are skipped.
+
+    column: the column of CSV with the text, or the field of JSON objects; None: a column `text`,
+    `input` or `prompt`, or the only one; whole JSON values.
+
+    Raises `InputError` for CSV without that column.
+    """
+    if format is Format.CSV:
+        yield from _rows(source, column)
+        return
+    for line in source:
+        number = source.line
+        if line is None:
+            yield Record(number, problem=f"the line has more than {MAX_LINE_BYTES:,} bytes")
+        elif format is Format.LINES:
+            yield _text(number, line)
+        elif not line.isspace():
+            yield _json(number, line, column)
+
+
+def _text(number: int, line: bytes) -> Record:
+    try:
+        return Record(number, line.removesuffix(b"\n").removesuffix(b"\r").decode())
+    except UnicodeDecodeError as error:
+        return Record(number, problem=f"the line is not UTF-8: {error.reason}")
+
+
+def _json(number: int, line: bytes, column: str | None) -> Record:
+    try:
+        value = from_json(line)  # unlike Python's own, it refuses lone surrogates
+    except ValueError as error:
+        return Record(number, problem=f"the line is not valid JSON: {error}")
+    if column is None:
+        return Record(number, value)
+    if not isinstance(value, dict) or column not in value:
+        return Record(number, problem=f"the line has no field {column!r}")
+    return Record(number, value[column])
+
+
+def _rows(source: Source, column: str | None) -> Iterator[Record]:
+    csv.field_size_limit(MAX_LINE_BYTES)
+    rows = csv.reader(_decoded(source))
+    place: int | None = None
+    while True:
+        try:
+            row = next(rows, None)
+        except (csv.Error, InputError) as error:
+            if place is None:
+                raise InputError(f"the head of the CSV cannot be read: {error}") from error
+            yield Record(source.line, problem=f"the row cannot be read: {error}")
+            continue
+        if row is None:
+            return
+        if place is None:
+            place = _place(row, column)
+        elif row and place < len(row):
+            yield _cell(source.line, row[place])
+        elif row:
+            problem = f"the row has {len(row)} columns; the text is column {place + 1}"
+            yield Record(source.line, problem=problem)
+
+
+def _decoded(source: Source) -> Iterator[str]:
+    for line in source:
+        if line is None:
+            raise InputError(f"a line has more than {MAX_LINE_BYTES:,} bytes")
+        yield line.decode("utf-8-sig" if source.line == 1 else "utf-8", "surrogateescape")
+
+
+def _cell(number: int, text: str) -> Record:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # of what `_decoded` could not decode
+        return Record(number, problem="the row is not UTF-8")
+    return Record(number, text)
+
+
+def _place(head: list[str], column: str | None) -> int:
+    """Return the number of the column with the text."""
+    names = [name.strip() for name in head]
+    wanted = _TEXT_COLUMNS if column is None else (column,)
+    place = next((names.index(name) for name in wanted if name in names), None)
+    if place is None and column is None and len(names) == 1:
+        place = 0
+    if place is None:
+        raise InputError(
+            f"the CSV has no column {' or '.join(wanted)}, but {', '.join(names)[:200]}: name the "
+            "one with the text by --column"
+        )
+    return place

@@ -1,0 +1,157 @@
+"""Answer all lines of an input: read, ask and write side by side, in bounded memory."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import chain, dropwhile
+
+from sruserve.api.local_model import LocalModel
+from sruserve.batch.answers import Answer, answer
+from sruserve.batch.entries import Entry, EntryReader
+from sruserve.batch.errors import ChangedError
+from sruserve.batch.journal import Journal, Progress
+from sruserve.batch.output import Output, Sink
+from sruserve.batch.records import Record
+from sruserve.batch.source import Source
+
+# The engine waits for the interpreter after each step; by default, a thread keeps it for 5 ms.
+SWITCH_SECONDS = 0.001
+
+_GROUP_LINES = 128  # few enough to be tokenized on the loop, without a thread
+_GROUP_SIZE = 1 << 18  # characters of a group, unless it is one line
+_MAX_GROUPS = 128  # in flight: completions are groups of one line
+_MAX_LINES = 2048
+_MAX_SIZE = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Lines that are asked together. size: see `Entry`. bytes, progress: up to their end."""
+
+    entries: list[Entry]
+    size: int
+    bytes: int
+    progress: Progress
+
+
+class Run:
+    """One run over an input.
+
+    records: those of `source` that are still to be answered. made_of: see `Progress`.
+    journal: None for an output that cannot be continued.
+    advance: called with the number of the input's bytes that are done.
+    """
+
+    def __init__(
+        self,
+        model: LocalModel,
+        source: Source,
+        records: Iterator[Record],
+        reader: EntryReader,
+        sink: Sink,
+        made_of: dict[str, str],
+        journal: Journal | None = None,
+        advance: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self._model, self._source, self._records = model, source, records
+        self._reader, self._sink, self._made_of = reader, sink, made_of
+        self._journal, self._advance = journal, advance
+        self._groups = self._make_groups()
+        self._flying: deque[tuple[Group, asyncio.Task[list[Answer]]]] = deque()
+
+    async def __call__(self) -> None:
+        """Answer all lines, on the model's loop. Raises `ServeError` or `BatchError`.
+
+        Cancelled, it has written some lines completely, and the others not at all.
+        """
+        try:
+            await self._fill()
+            while self._flying:
+                group, task = self._flying[0]
+                answers = await task
+                self._flying.popleft()
+                filling = asyncio.ensure_future(self._fill())
+                try:
+                    await asyncio.to_thread(self._write, group, answers)
+                finally:
+                    await filling
+        finally:
+            for _, task in self._flying:
+                task.cancel()
+            await asyncio.gather(*(task for _, task in self._flying), return_exceptions=True)
+        self._record(self._progress(), now=True)
+
+    async def _fill(self) -> None:
+        """Ask for more groups, as many as may be in flight."""
+        while self._has_room():
+            group = await asyncio.to_thread(next, self._groups, None)
+            if group is None:
+                return
+            task = asyncio.ensure_future(answer(self._model, group.entries))
+            self._flying.append((group, task))
+
+    def _has_room(self) -> bool:
+        groups = [group for group, _ in self._flying]
+        return (
+            len(groups) < _MAX_GROUPS
+            and sum(len(group.entries) for group in groups) < _MAX_LINES
+            and sum(group.size for group in groups) < _MAX_SIZE
+        )
+
+    def _make_groups(self) -> Iterator[Group]:
+        """Yield the input in groups of lines that have one key and follow each other."""
+        entries, size = list[Entry](), 0
+        for record in self._records:
+            entry = self._reader.read(record)
+            entries.append(entry)
+            size += entry.size
+            if size >= _GROUP_SIZE or len(entries) == _GROUP_LINES or entry.key is None:
+                yield from self._split(entries)
+                entries, size = [], 0
+        if entries:
+            yield from self._split(entries)
+
+    def _split(self, entries: list[Entry]) -> Iterator[Group]:
+        """Yield lines in groups of one key; the input has been read up to the last one's end."""
+        starts = [
+            i for i, each in enumerate(entries)
+            if not i or each.key is None or each.key != entries[i - 1].key
+        ]  # fmt: skip
+        for first, end in zip(starts, [*starts[1:], len(entries)], strict=True):
+            last = end == len(entries)
+            done = self._progress() if last else Progress(made_of=self._made_of)
+            own = entries[first:end]
+            yield Group(own, sum(entry.size for entry in own), self._source.bytes, done)
+
+    def _progress(self) -> Progress:
+        source = self._source
+        return Progress(made_of=self._made_of, line=source.line, digest=source.digest)
+
+    def _write(self, group: Group, answers: list[Answer]) -> None:
+        self._sink.write(answers)
+        self._advance(group.bytes)
+        if group.progress.digest:
+            self._record(group.progress)
+
+    def _record(self, progress: Progress, now: bool = False) -> None:
+        if self._journal is not None:
+            self._journal.write(progress, now)
+
+
+def skip(
+    before: Progress, output: Output, source: Source, records: Iterator[Record]
+) -> Iterator[Record]:
+    """Read the part of an input that is answered, and check that it is what it was.
+
+    before: the last entry of the journal. Returns the other records. Raises `ChangedError`.
+    """
+    source.mark = before.line
+    rest = dropwhile(lambda record: record.line <= output.line, records)
+    following = next(rest, None)
+    if source.marked != before.digest or source.line < output.line:
+        raise ChangedError(
+            f"the input is not the one that {output.path} was begun with: name another output, or "
+            "add --restart to replace it"
+        )
+    return rest if following is None else chain((following,), rest)

@@ -1,0 +1,1 @@
+"""Lossless compression of files by a language model; knows models, and no server."""

@@ -1,0 +1,155 @@
+"""A run that was killed goes on where it was, and only with the same input and model."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sruserve.api.local_model import LocalModel
+from sruserve.batch import output as outputs
+from sruserve.batch.errors import ChangedError
+from sruserve.batch.journal import Journal
+from sruserve.batch.output import Output
+from tests.batch.runs import answers, errors, jsonl, run
+
+Local = Callable[[str], LocalModel]
+# Every seventh line is wrong, and some are blank.
+LINES = (
+    b"\n".join(
+        b"" if i % 11 == 5 else jsonl([1000] if i % 7 == 3 else [i % 9, 1]).strip()
+        for i in range(40)
+    )
+    + b"\n"
+)
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+@given(kills=st.lists(st.integers(0, 3000), min_size=1, max_size=3))
+def test_a_run_that_is_killed_anywhere_ends_as_one_that_is_not(
+    local: Local, tmp_path_factory: pytest.TempPathFactory, kills: list[int]
+) -> None:
+    folder, model = tmp_path_factory.mktemp("runs"), local("question")
+    run(model, LINES, folder / "whole")
+    for left in kills:
+        with pytest.MonkeyPatch.context() as patch:
+            remaining = [left]
+
+            def write(file: io.FileIO, content: bytes, remaining: list[int] = remaining) -> None:
+                file.write(content[: remaining[0]])
+                remaining[0] -= len(content)
+                if remaining[0] < 0:
+                    raise Killed
+
+            patch.setattr(outputs, "_write_all", write)
+            with suppress(Killed):
+                run(model, LINES, folder / "out")
+    run(model, LINES, folder / "out")
+    for suffix in ("", ".errors"):
+        assert (folder / f"out{suffix}").read_bytes() == (folder / f"whole{suffix}").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, 143), (signal.SIGINT, 130)],
+    ids=["kill", "terminate", "ctrl-c"],
+)
+def test_a_process_that_is_stopped_goes_on(
+    folders: Path, tmp_path: Path, number: int, code: int
+) -> None:
+    prompts, output = tmp_path / "prompts.jsonl", tmp_path / "out"
+    prompts.write_bytes(jsonl(*({"prompt": f"to be {i}", "seed": i} for i in range(300))))
+    command = [sys.executable, "-m", "sruserve", "run", str(folders / "characters")]
+    command += [str(prompts), "--device", "cpu", "--max-tokens", "100"]
+    first = subprocess.Popen(
+        [*command, "-o", str(output)], start_new_session=True, stderr=subprocess.PIPE
+    )
+    while not (output.exists() and output.stat().st_size):
+        assert first.poll() is None
+        time.sleep(0.01)
+    os.killpg(first.pid, number)
+    assert first.communicate()[1] == b""
+    assert first.returncode == code
+    assert 0 < output.read_bytes().count(b"\n") < 300
+    again = subprocess.run([*command, "-o", str(output)], capture_output=True, text=True)
+    assert again.returncode == 0, again.stderr
+    assert [each["line"] for each in answers(output)] == list(range(1, 301))
+    subprocess.run([*command, "-o", str(tmp_path / "whole")], check=True, capture_output=True)
+    assert output.read_bytes() == (tmp_path / "whole").read_bytes()
+
+
+def test_a_finished_run_has_nothing_left_to_do_but_lines_that_were_added(
+    local: Local, tmp_path: Path
+) -> None:
+    output = tmp_path / "out"
+    run(local("question"), jsonl([1], [2]) + b"\n\n", output)
+    before = output.read_bytes()
+    run(local("question"), jsonl([1], [2]) + b"\n\n", output)
+    assert output.read_bytes() == before
+    run(local("question"), jsonl([1], [2]) + b"\n\n" + jsonl([3]), output)
+    assert [each["line"] for each in answers(output)] == [1, 2, 5]
+
+
+@pytest.mark.parametrize(
+    "content", [jsonl([2], [1]), jsonl([1]), b"", jsonl([1], [2])[:-1]], ids=repr
+)
+def test_another_input_is_refused(local: Local, tmp_path: Path, content: bytes) -> None:
+    run(local("question"), jsonl([1], [2]), tmp_path / "out")
+    before = (tmp_path / "out").read_bytes()
+    with pytest.raises(ChangedError, match="the input is not the one that"):
+        run(local("question"), content, tmp_path / "out")
+    assert (tmp_path / "out").read_bytes() == before
+
+
+def test_another_model_is_refused_by_its_digest(local: Local, tmp_path: Path) -> None:
+    run(local("question"), jsonl([1]), tmp_path / "out")
+    digest = local("whole").served.model.digest
+    with pytest.raises(ChangedError, match=f"was begun with model .*, and now it is {digest}"):
+        run(local("whole"), jsonl([1]), tmp_path / "out")
+
+
+def test_a_file_of_somebody_else_is_neither_changed_nor_continued(
+    local: Local, tmp_path: Path
+) -> None:
+    output = tmp_path / "out"
+    output.write_bytes(b"my letter, without an end of its last line")
+    with pytest.raises(ChangedError, match="is not beside it"):
+        run(local("question"), jsonl([1]), output)
+    assert output.read_bytes() == b"my letter, without an end of its last line"
+    Journal(tmp_path / "new").begin({"model": local("question").served.model.digest}, False)
+    (tmp_path / "new").write_bytes(b"another letter\n")
+    with pytest.raises(ChangedError, match="not of a run"):
+        run(local("question"), jsonl([1]), tmp_path / "new")
+
+
+def test_two_runs_cannot_write_one_output(tmp_path: Path) -> None:
+    first = Output(tmp_path / "out")
+    with pytest.raises(ChangedError, match="another run writes"):
+        Output(tmp_path / "out")
+    first.close()
+    Output(tmp_path / "out").close()
+
+
+def test_a_journal_that_cannot_be_read_is_refused(local: Local, tmp_path: Path) -> None:
+    run(local("question"), jsonl([1]), tmp_path / "out")
+    (tmp_path / "out.progress").write_text("{")
+    with pytest.raises(ChangedError, match="cannot be read"):
+        run(local("question"), jsonl([1]), tmp_path / "out")
+
+
+def test_errors_of_an_earlier_run_are_counted(local: Local, tmp_path: Path) -> None:
+    run(local("question"), LINES, tmp_path / "out")
+    written = Output(tmp_path / "out")
+    assert written.wrong == len(errors(tmp_path / "out")) > 3
+    written.close()

@@ -1,0 +1,281 @@
+"""Each line gets the answer that a server gives it, in order, whatever its neighbours are."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from openai.types import Completion, CreateEmbeddingResponse
+
+from sruserve.api.local_model import LocalModel
+from sruserve.batch import run as running
+from sruserve.batch import source as sources
+from sruserve.batch.answers import Answer, answer
+from sruserve.batch.entries import Entry, EntryReader
+from sruserve.batch.errors import InputError
+from sruserve.batch.records import Format, records
+from sruserve.batch.source import Source
+from sruserve.server.errors import EngineFailure
+from tests.batch.runs import answers, errors, jsonl, run
+from tests.server.conftest import TEXT, WORDS, Serve
+
+Local = Callable[[str], LocalModel]
+
+
+def without_nulls(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def test_every_line_has_the_result_of_a_server_and_its_number(
+    local: Local, serve: Serve, tmp_path: Path
+) -> None:
+    texts = [" ".join(WORDS[1 + i % 9 : 2 + i % 13] or ["who"]) for i in range(700)]
+    output = tmp_path / "out"
+    run(local("question"), "".join(f"{text}\r\n" for text in texts).encode(), output, "lines")
+    with serve("question") as (client, _):
+        results = client.post("/v1/classify", json={"input": texts}).json()["results"]
+    expected = [{"line": i, **without_nulls(each)} for i, each in enumerate(results, 1)]
+    assert answers(output) == expected
+    assert errors(output) == []
+
+
+def test_a_line_of_json_is_a_text_ids_features_or_the_fields_of_a_request(
+    local: Local, serve: Serve, tmp_path: Path
+) -> None:
+    rows, raw = [[0.5] * 8, [1.0] * 8], {"input": TEXT, "raw_scores": True}
+    bodies = [
+        ("question", TEXT, {"input": TEXT}),
+        ("question", [1, 2, 3], {"input": [1, 2, 3]}),
+        ("question", {**raw, "id": "x7"}, raw),
+        ("sensor", rows, {"features": rows}),
+        ("sensor", {"features": rows}, {"features": rows}),
+    ]  # fmt: skip
+    for number, (name, line, body) in enumerate(bodies):
+        output = tmp_path / str(number)
+        run(local(name), jsonl(line), output)
+        (found,) = answers(output)
+        with serve(name) as (client, _):
+            (result,) = client.post("/v1/classify", json=body).json()["results"]
+        assert found.pop("line") == 1
+        assert found.pop("id", None) == ("x7" if isinstance(line, dict) and "id" in line else None)
+        assert found == without_nulls(result)
+
+
+def test_completions_are_those_of_their_seed_and_may_be_several(
+    local: Local, serve: Serve, tmp_path: Path
+) -> None:
+    lines = [{"prompt": "to be", "seed": 3}, {"prompt": "to be", "n": 2, "max_tokens": 4}, "who"]
+    run(local("characters"), jsonl(*lines), tmp_path / "out", options={"seed": 9, "max_tokens": 6})
+    first, second, third = answers(tmp_path / "out")
+    with serve("characters") as (client, _):
+
+        def texts(**body: Any) -> list[str]:
+            reply = client.post("/v1/completions", json=body).json()
+            return [choice["text"] for choice in reply["choices"]]
+
+        assert [first["text"]] == texts(prompt="to be", seed=3, max_tokens=6)
+        own = [each["text"] for each in second["results"]]
+        assert own == texts(prompt="to be", seed=9, n=2, max_tokens=4)
+        assert [third["text"]] == texts(prompt="who", seed=9, max_tokens=6)
+    assert first["finish_reason"] == "length"
+
+
+def test_lines_of_openai_s_batches_are_answered_in_their_shape(
+    local: Local, serve: Serve, tmp_path: Path
+) -> None:
+    body = {"model": "characters", "prompt": "to be", "max_tokens": 5, "seed": 1}
+    lines = [
+        {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": body},
+        {"custom_id": "b", "method": "POST", "url": "/v1/score", "body": {"input": ["to", "be"]}},
+        {"custom_id": "c", "method": "POST", "url": "/v1/score", "body": {"input": "to be"}},
+    ]
+    run(local("characters"), jsonl(*lines), tmp_path / "out")
+    found = answers(tmp_path / "out")
+    assert [each["custom_id"] for each in found] == ["a", "b", "c"]
+    assert all(each["error"] is None for each in found)
+    assert {each["response"]["status_code"] for each in found} == {200}
+    completion = Completion.model_validate(found[0]["response"]["body"])
+    with serve("characters") as (client, _):
+        reply = client.post("/v1/completions", json=body).json()
+        scores = client.post("/v1/score", json={"input": ["to", "be", "to be"]}).json()
+    assert completion.choices[0].text == reply["choices"][0]["text"]
+    assert found[0]["response"]["body"]["usage"] == reply["usage"]
+    bodies = [each["response"]["body"] for each in found[1:]]
+    assert [r for own in bodies for r in own["results"]] == scores["results"]
+    assert sum(own["usage"]["steps"] for own in bodies) == scores["usage"]["steps"]
+
+
+@pytest.mark.parametrize("encoding", ["float", "base64"])
+def test_embeddings_of_a_batch_are_those_of_openai_s_client(
+    local: Local, serve: Serve, tmp_path: Path, encoding: str
+) -> None:
+    body = {"input": TEXT, "model": "question", "encoding_format": encoding}
+    line = {"custom_id": "a", "method": "POST", "url": "/v1/embeddings", "body": body}
+    run(local("question"), jsonl(line, line), tmp_path / "out")
+    first, second = (each["response"]["body"] for each in answers(tmp_path / "out"))
+    assert first == second
+    if encoding == "float":
+        CreateEmbeddingResponse.model_validate(first)
+    with serve("question") as (client, _):
+        assert client.post("/v1/embeddings", json=body).json() == first
+
+
+def test_other_tasks_are_asked_for_by_name(local: Local, tmp_path: Path) -> None:
+    run(local("characters"), b"to be\n", tmp_path / "score", "lines", task="score")
+    assert answers(tmp_path / "score")[0]["tokens"] == 4
+    run(local("question"), b"who\n", tmp_path / "embed", "lines", task="embed")
+    assert len(answers(tmp_path / "embed")[0]["embedding"]) == 24
+
+
+@given(wrong=st.sets(st.integers(1, 60), max_size=12))
+def test_wrong_lines_go_to_a_file_of_their_own_and_change_no_other_answer(
+    local: Local, tmp_path_factory: pytest.TempPathFactory, wrong: set[int]
+) -> None:
+    output = tmp_path_factory.mktemp("run") / "out"
+    lines = [{"input": [1000] if i in wrong else [i % 9, 1]} for i in range(1, 61)]
+    run(local("question"), jsonl(*lines), output)
+    assert [each["line"] for each in errors(output)] == sorted(wrong)
+    assert all("1000" in each["reason"] and each["code"] for each in errors(output))
+    assert [each["line"] for each in answers(output)] == sorted(set(range(1, 61)) - wrong)
+    scores = {each["line"]: each["score"] for each in answers(output)}
+    for line, score in scores.items():
+        assert score == scores.get(line + 9, score)
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "reason"),
+    [
+        (b"{", "malformed_body", "not valid JSON"),
+        (b'"\\ud800"', "malformed_body", "hex escape"),
+        (b"[" * 100_000, "malformed_body", "not valid JSON"),
+        (b'"\xff"', "malformed_body", "not valid JSON"),
+        (b"7", "invalid_request", "'input' must be a text"),
+        (b"null", "invalid_request", "'input' is missing"),
+        (b"{}", "invalid_request", "'input' is missing"),
+        (b'""', "empty_input", ""),
+        (b'{"inptu": "a"}', "invalid_request", "did you mean 'input'"),
+        (b'{"input": "who", "model": "other"}', "wrong_task", "this run has question"),
+        (b'{"input": [true]}', "invalid_request", "'input' must be"),
+        (b'{"input": "who", "state": "abc"}', "", "state"),
+    ],
+    ids=str,
+)
+def test_a_wrong_line_is_told_why(
+    local: Local, tmp_path: Path, line: bytes, code: str, reason: str
+) -> None:
+    run(local("question"), b'"who"\n' + line + b'\n"what"\n', tmp_path / "out")
+    assert [each["line"] for each in answers(tmp_path / "out")] == [1, 3]
+    (error,) = errors(tmp_path / "out")
+    assert error["line"] == 2
+    assert code in error["code"]
+    assert reason in error["reason"]
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "reason"),
+    [
+        ({"url": "/v1/chat/completions"}, 422, "'url' must be one of /v1/completions"),
+        ({"url": None}, 422, "'url' must be one of"),
+        ({"method": "GET"}, 422, "'method' must be POST"),
+        ({"body": "who"}, 422, "'body' must be a JSON object"),
+        ({"body": {"input": "who", "model": "gpt"}}, 422, "this run has question"),
+        ({"url": "/v1/completions", "body": {"prompt": "a"}}, 422, "a model for 'classify'"),
+        ({"url": "/v1/completions", "body": {"prompt": "a", "stream": True}}, 422, "'stream'"),
+    ],
+    ids=str,
+)
+def test_a_wrong_line_of_openai_s_batches_has_their_shape(
+    local: Local, tmp_path: Path, change: dict[str, Any], status: int, reason: str
+) -> None:
+    line = {"custom_id": "a", "url": "/v1/classify", "body": {"input": "who"}, **change}
+    run(local("question"), jsonl(line), tmp_path / "out")
+    (error,) = errors(tmp_path / "out")
+    assert (error["custom_id"], error["response"]["status_code"]) == ("a", status)
+    assert reason in error["response"]["body"]["error"]["message"]
+
+
+def test_csv_is_read_by_its_head_with_quotes_and_lines_in_them(
+    local: Local, tmp_path: Path
+) -> None:
+    table = '\ufeffnumber,text\n1,"who, what"\n2,"where\nwhen"\n\n3\n4,a\n'.encode()
+    run(local("question"), table, tmp_path / "out", "csv")
+    assert [each["line"] for each in answers(tmp_path / "out")] == [2, 4, 7]
+    (error,) = errors(tmp_path / "out")
+    assert error["reason"] == "the row has 1 columns; the text is column 2"
+    run(local("question"), table, tmp_path / "numbers", "csv", column="number")
+    assert len(answers(tmp_path / "numbers")) == 4
+    run(local("question"), b"q\nwho\n\xff\n", tmp_path / "only", "csv")
+    assert [each["reason"] for each in errors(tmp_path / "only")] == ["the row is not UTF-8"]
+    with pytest.raises(InputError, match="no column text or input or prompt, but number, name"):
+        run(local("question"), b"number,name\n1,a\n", tmp_path / "none", "csv")
+
+
+def test_a_field_of_json_objects_may_be_the_text_alone(local: Local, tmp_path: Path) -> None:
+    lines = jsonl({"q": "who", "label": "human"}, {"question": "who"})
+    run(local("question"), lines, tmp_path / "out", column="q")
+    assert len(answers(tmp_path / "out")) == 1
+    assert errors(tmp_path / "out")[0]["reason"] == "the line has no field 'q'"
+
+
+def test_a_line_that_is_too_long_is_wrong_and_never_in_memory(
+    local: Local, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "MAX_LINE_BYTES", 100)
+    monkeypatch.setattr(sources, "_PART", 10)
+    content = b"who\n" + b"x" * 5000 + b"\nwhat\n" + b"y" * 99 + b"\n" + b"z" * 500
+    run(local("question"), content, tmp_path / "out", "lines")
+    assert [each["line"] for each in answers(tmp_path / "out")] == [1, 3, 4]
+    assert [each["line"] for each in errors(tmp_path / "out")] == [2, 5]
+
+
+@pytest.mark.parametrize("schema", ["classify", "generate"])
+def test_few_lines_are_read_ahead_of_those_that_are_answered(
+    local: Local, monkeypatch: pytest.MonkeyPatch, schema: str
+) -> None:
+    import asyncio
+    import io
+
+    model = local("question" if schema == "classify" else "characters")
+    source = Source(io.BytesIO(b"to be\n" * 100_000))
+
+    async def blocked(_: object, entries: list[Entry]) -> list[Answer]:
+        await asyncio.sleep(3600)
+        return []
+
+    monkeypatch.setattr(running, "answer", blocked)
+    reader = EntryReader(schema, model.served.name, {})
+    work = running.Run(model, source, records(source, Format.LINES, None), reader, None, {})  # type: ignore[arg-type]
+
+    async def read() -> None:
+        task = asyncio.create_task(work())
+        before = -1
+        while source.line != before or not source.line:
+            before = source.line
+            await asyncio.sleep(0.3)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    model.loop.run(read())
+    assert source.line == (2048 if schema == "classify" else 128)
+
+
+def test_a_failure_of_the_model_ends_the_run_and_no_line(
+    local: Local, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    async def failing(model: LocalModel, entries: list[Entry]) -> list[Answer]:
+        calls.append(entries)
+        if len(calls) == 2:
+            raise EngineFailure("the engine is broken")
+        return await answer(model, entries)
+
+    content = b"".join(b"who\n" for _ in range(1000))
+    monkeypatch.setattr(running, "answer", failing)
+    with pytest.raises(EngineFailure):
+        run(local("question"), content, tmp_path / "out", "lines")
+    assert [each["line"] for each in answers(tmp_path / "out")] == list(range(1, 129))
+    run(local("question"), content, tmp_path / "out", "lines")
+    assert [each["line"] for each in answers(tmp_path / "out")] == list(range(1, 1001))

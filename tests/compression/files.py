@@ -1,0 +1,26 @@
+"""Compress and decompress bytes in memory."""
+
+import io
+
+from sruserve.compression.compress import compress
+from sruserve.compression.container import BLOCK_BYTES, Reader
+from sruserve.compression.decompress import decompress
+from sruserve.compression.header import read_header
+from sruserve.model.folder import Model
+
+
+def compressed(model: Model, data: bytes, block_bytes: int = BLOCK_BYTES) -> bytes:
+    """The file that `compress` makes of bytes."""
+    target = io.BytesIO()
+    sizes = compress(io.BytesIO(data), target, model, block_bytes)
+    file = target.getvalue()
+    assert (sizes.original, sizes.compressed) == (len(data), len(file))
+    return file
+
+
+def decompressed(model: Model, file: bytes, any_build: bool = False) -> bytes:
+    """The original of a file."""
+    source, target = Reader(io.BytesIO(file)), io.BytesIO()
+    sizes = decompress(source, target, read_header(source), model, any_build)
+    assert (sizes.original, sizes.compressed) == (len(target.getvalue()), len(file))
+    return target.getvalue()
