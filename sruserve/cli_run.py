@@ -16,6 +16,7 @@ from sruserve.model.names import DType
 
 if TYPE_CHECKING:
     from sruserve.api.local_model import LocalModel
+    from sruserve.batch.run import Run
 
 
 class InputFormat(StrEnum):
@@ -162,17 +163,25 @@ def _answer(
 
         if output == str(STANDARD):
             sink = StandardOutput(sys.stdout.buffer, sys.stderr.buffer)
-            local.loop.run(Run(local, source, lines, reader, sink, made_of, None, advance)())
+            _finish(local, Run(local, source, lines, reader, sink, made_of, None, advance))
             return source.line, sink.wrong
         journal = Journal(Path(output))
         before = journal.begin(made_of, restart)
         written = Output(Path(output))
         try:
             rest = skip(before, written, source, lines)
-            local.loop.run(Run(local, source, rest, reader, written, made_of, journal, advance)())
+            _finish(local, Run(local, source, rest, reader, written, made_of, journal, advance))
         finally:
             written.close()
         return source.line, written.wrong
+
+
+def _finish(local: "LocalModel", run: "Run") -> None:
+    """Run to the end. After Ctrl-C, return only when no thread uses the files any more."""
+    try:
+        local.loop.run(run())
+    finally:
+        local.loop.run(run.ended())
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain, dropwhile
+from typing import Any, TypeVar
 
 from sruserve.api.local_model import LocalModel
 from sruserve.batch.answers import Answer, answer
@@ -14,6 +15,8 @@ from sruserve.batch.journal import Journal, Progress
 from sruserve.batch.output import Output, Sink
 from sruserve.batch.records import Record
 from sruserve.batch.source import Source
+
+T = TypeVar("T")
 
 # The engine waits for the interpreter after each step; by default, a thread keeps it for 5 ms.
 SWITCH_SECONDS = 0.001
@@ -59,12 +62,14 @@ class Run:
         self._journal, self._advance = journal, advance
         self._groups = self._make_groups()
         self._flying: deque[tuple[Group, asyncio.Task[list[Answer]]]] = deque()
+        self._task: asyncio.Task[None] | None = None
 
     async def __call__(self) -> None:
         """Answer all lines, on the model's loop. Raises `ServeError` or `BatchError`.
 
         Cancelled, it has written some lines completely, and the others not at all.
         """
+        self._task = asyncio.current_task()
         try:
             await self._fill()
             while self._flying:
@@ -73,19 +78,27 @@ class Run:
                 self._flying.popleft()
                 filling = asyncio.ensure_future(self._fill())
                 try:
-                    await asyncio.to_thread(self._write, group, answers)
-                finally:
-                    await filling
+                    await _in_thread(self._write, group, answers)
+                except BaseException:
+                    filling.cancel()
+                    await asyncio.gather(filling, return_exceptions=True)
+                    raise
+                await filling
         finally:
             for _, task in self._flying:
                 task.cancel()
             await asyncio.gather(*(task for _, task in self._flying), return_exceptions=True)
         self._record(self._progress(), now=True)
 
+    async def ended(self) -> None:
+        """Wait until a run that was cancelled uses its files no more."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
     async def _fill(self) -> None:
         """Ask for more groups, as many as may be in flight."""
         while self._has_room():
-            group = await asyncio.to_thread(next, self._groups, None)
+            group = await _in_thread(next, self._groups, None)
             if group is None:
                 return
             task = asyncio.ensure_future(answer(self._model, group.entries))
@@ -137,6 +150,16 @@ class Run:
     def _record(self, progress: Progress, now: bool = False) -> None:
         if self._journal is not None:
             self._journal.write(progress, now)
+
+
+async def _in_thread(work: Callable[..., T], *arguments: Any) -> T:
+    """Run work on a thread; a cancellation waits for it, because nothing can interrupt it."""
+    running = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.gather(running, return_exceptions=True)
+        raise
 
 
 def skip(

@@ -1,12 +1,14 @@
 """A run that was killed goes on where it was, and only with the same input and model."""
 
+import asyncio
 import io
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,9 +18,14 @@ from hypothesis import strategies as st
 
 from sruserve.api.local_model import LocalModel
 from sruserve.batch import output as outputs
+from sruserve.batch.answers import Answer
+from sruserve.batch.entries import EntryReader
 from sruserve.batch.errors import ChangedError
 from sruserve.batch.journal import Journal
 from sruserve.batch.output import Output
+from sruserve.batch.records import Format, records
+from sruserve.batch.run import Run
+from sruserve.batch.source import Source
 from tests.batch.runs import answers, errors, jsonl, run
 
 Local = Callable[[str], LocalModel]
@@ -153,3 +160,33 @@ def test_errors_of_an_earlier_run_are_counted(local: Local, tmp_path: Path) -> N
     written = Output(tmp_path / "out")
     assert written.wrong == len(errors(tmp_path / "out")) > 3
     written.close()
+
+
+class HeldSink:
+    """Takes answers, and holds the thread that writes them."""
+
+    wrong = 0
+
+    def __init__(self) -> None:
+        self.begun, self.may_end, self.written = threading.Event(), threading.Event(), 0
+
+    def write(self, answers: Sequence[Answer]) -> None:
+        self.begun.set()
+        assert self.may_end.wait(60)
+        self.written += len(answers)
+
+
+def test_a_run_that_is_cancelled_ends_when_no_thread_uses_its_files(local: Local) -> None:
+    model, sink = local("question"), HeldSink()
+    source = Source(io.BytesIO(jsonl(*([i % 9] for i in range(2000)))))
+    lines = records(source, Format.JSONL, None)
+    run = Run(model, source, lines, EntryReader("classify", "question", {}), sink, {})
+    future = asyncio.run_coroutine_threadsafe(run(), model.loop.loop)
+    assert sink.begun.wait(60)
+    future.cancel()
+    ended = asyncio.run_coroutine_threadsafe(run.ended(), model.loop.loop)
+    model.loop.run(asyncio.sleep(0.05))  # the loop has seen the cancellation
+    assert not ended.done()
+    sink.may_end.set()
+    ended.result(60)
+    assert sink.written == 128  # one group: it was written as a whole, and no other followed
