@@ -81,7 +81,7 @@ def _network(
 ) -> OnnxNetwork:
     sessions = {}
     for file in filter(None, (sequence, step)):
-        session = GraphSession(file.served(), device, threads, allow_cpu)
+        session = GraphSession(file.served(device.type == "cpu"), device, threads, allow_cpu)
         _try(file, session)
         sessions[file.kind] = session
     config, crf = sequence.config, None
