@@ -110,7 +110,7 @@ def _type_of(node: Any, types: dict[str, int]) -> int:
     if node.op_type == "Cast":
         return next((int(a.i) for a in node.attribute if a.name == "to"), _UNKNOWN)
     place = _TYPED_BY.get(node.op_type, 0)
-    return types.get(node.input[place], _UNKNOWN) if place < len(node.input) else _UNKNOWN
+    return types.get(str(node.input[place]), _UNKNOWN) if place < len(node.input) else _UNKNOWN
 
 
 def _check(graph: Any, types: dict[str, int], constants: dict[str, Any], path: Path) -> None:

@@ -163,7 +163,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         files[-1].parent.mkdir()
         files[-1].write_bytes(export.read_bytes())
         changed(files[-1].parent, change)
-    command = [sys.executable, "-c", RUN, *files]
+    command = [sys.executable, "-c", RUN, *map(str, files)]
     run = subprocess.run(command, capture_output=True, text=True, check=True)
     return dict(zip(HAZARDS, run.stdout.splitlines(), strict=True))
 
