@@ -79,6 +79,16 @@ def _trains(inputs: list[Value | None]) -> bool:
     return mode is not None and not (isinstance(mode, Const) and not mode.array.any())
 
 
+def _check_last_axis(inputs: list[Value | None], axis: int) -> None:
+    """Raise `Refused` for an early softmax over several axes together."""
+    x = inputs[0] if inputs else None
+    if isinstance(x, (Flow, States)) and axis % len(x.axes) != len(x.axes) - 1:
+        raise Refused(
+            f"is over all axes from {axis} on, as in each opset before {_SOFTMAX_OF_LAST_AXIS}; "
+            "it must be over the features, as the last axis"
+        )
+
+
 class _Graph:
     """The nodes of a model, to find what its output is."""
 
@@ -196,6 +206,7 @@ class _Graph:
         attributes = {entry.name: self._attribute(entry) for entry in node.attribute}
         if kind in ("Softmax", "LogSoftmax") and self._opset < _SOFTMAX_OF_LAST_AXIS:
             attributes.setdefault("axis", 1)
+            _check_last_axis(inputs, attributes["axis"])
         if kind == "Constant":
             return (self._constant(attributes),)
         first = inputs[0] if inputs else None
