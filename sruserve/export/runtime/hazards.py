@@ -21,7 +21,7 @@ _TYPE_OF = {  # of the outputs of operators that always have the same one
 }
 _TYPED_BY = {"Where": 1, "QuantizeLinear": 2}  # the input whose type outputs have; others: 0
 _RECURRENT = ("GRU", "LSTM", "RNN")
-_UNKNOWN = onnx.TensorProto.UNDEFINED
+_UNKNOWN = int(onnx.TensorProto.UNDEFINED)
 _NO_SIZE = -2  # of an axis in Reshape, which then fails
 _GUARD = "sruserve_guard"
 
