@@ -107,6 +107,13 @@ def test_a_tokenizer_may_be_whatever_a_script_has(given: Any, tmp_path: Path) ->
     assert model.codec.encode("w3 w7 nothing")[0].tolist() == [4, 8, 0]
 
 
+def test_a_tokenizer_with_what_its_file_does_not_hold_is_refused(tmp_path: Path) -> None:
+    tokenizer = _tokenizer()
+    tokenizer.encode_special_tokens = True
+    with pytest.raises(OptionError, match="tokenizer: encode_special_tokens is set"):
+        sruserve.save(LitSentiment(), tmp_path / "model", "classify", tokenizer=tokenizer)
+
+
 @pytest.mark.parametrize("kind", ["byte level", "metaspace first", "unigram", "characters"])
 def test_a_language_model_may_have_any_tokenizer(kind: str, tmp_path: Path) -> None:
     tokenizer = trained_tokenizer(kind)
