@@ -18,22 +18,33 @@ from torch.overrides import TorchFunctionMode, resolve_name
 from sruserve.tracing.lengths import Length, Watch
 from sruserve.tracing.source import Place, running_line
 
-# Functions by which numbers of a tensor reach Python, so that code may depend on them.
+# Functions by which numbers of a tensor reach Python, so that code may depend on them. Some have
+# results whose sizes depend on them.
 _READS = {
     "__array__",
     "__bool__",
     "__complex__",
     "__contains__",
+    "__dlpack__",
     "__float__",
+    "__format__",
     "__index__",
     "__int__",
+    "_typed_storage",
     "allclose",
+    "argwhere",
     "data_ptr",
     "equal",
     "is_nonzero",
     "item",
+    "masked_select",
+    "nonzero",
     "numpy",
+    "storage",
     "tolist",
+    "unique",
+    "unique_consecutive",
+    "untyped_storage",
 }
 _SIZES = ("size", "shape")
 
