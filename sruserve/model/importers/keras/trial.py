@@ -50,9 +50,11 @@ def try_to_read(path: Path, seconds: int = _SECONDS) -> None:
 
 def _run(seconds: int, memory_bytes: int, path: Path) -> int:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
-    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    limits = {resource.RLIMIT_CPU: seconds, resource.RLIMIT_AS: memory_bytes}
+    for kind, most in {**limits, resource.RLIMIT_CORE: 0}.items():
+        _, hard = resource.getrlimit(kind)
+        own = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(kind, (own, own))
     with suppress(ModelError), open_keras(path) as (_, weights):
         weights.file.read_all()
     return 0
