@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from sruserve.model.errors import ModelError
 from sruserve.model.importers.build import import_checkpoint
-from tests.model.importers.files import agree, answers, imported, refused
+from tests.model.importers.files import agree, answers, imported, refused, run_import
 from tests.model.importers.keras_formulas import sigmoid
 
 RANDOM = np.random.default_rng(11)
@@ -287,6 +287,14 @@ def test_a_cut_of_long_inputs_is_refused(
     path = graph(tmp_path / "m.onnx", nodes, {**LSTM, **LINEAR, **SQUEEZE, **bounds}, shape)
     problem = refused(tmp_path, path, "regress")
     assert f"my_Slice (Slice) cuts inputs of more than {steps} steps" in problem
+
+
+@pytest.mark.parametrize("steps", ["steps", 200])
+def test_a_fixed_number_of_steps_is_assumed_to_be_any(tmp_path: Path, steps: str | int) -> None:
+    path = graph(tmp_path / "m.onnx", lstm(), {**LSTM, **LINEAR, **SQUEEZE}, (steps, 1, 3))
+    output = run_import(tmp_path, path, "tag").output
+    fixed = "assumed: any number of steps, not 200 alone, activation softmax\n"
+    assert (fixed if steps == 200 else "assumed: activation softmax\n") in output
 
 
 def test_a_slice_of_all_steps_is_no_cut(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Networks that are ONNX graphs, such as those that `torch.onnx.export` writes."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,10 @@ def read(path: Path, options: Options | None, task: Task) -> Imported:
     if not same(steps, others):
         raise CheckpointError("the network computes with the number of its steps or inputs")
     features = None if graph.reads_ids else graph.features
-    return assemble(steps, task, features)
+    imported = assemble(steps, task, features)
+    if graph.fixed_steps is None:
+        return imported
+    return replace(imported, assumed=(f"any number of steps, not {graph.fixed_steps:,} alone",))
 
 
 def _answers(flow: Flow, name: str) -> tuple[Step, ...]:
@@ -123,6 +127,7 @@ class _Graph:
         self._input = inputs[0]
         self.reads_ids = self._input.type.tensor_type.elem_type in _IDS
         self.features = 0
+        self.fixed_steps: int | None = None  # if the file states their number
 
     def output(self, wanted: object) -> str:
         """Return the name of the output to serve; raises `OptionError`."""
@@ -170,6 +175,7 @@ class _Graph:
             )
         labels: list[Label] = ["batch", "time"] if batch_first else ["time", "batch"]
         labels = labels if outer == 2 else ["time"]
+        self.fixed_steps = shape[labels.index("time")]
         axes: list[Axis] = [
             ((label, size or steps),) if label == "time" or (size or 1) > 1 else ()
             for label, size in zip(labels, shape, strict=False)
