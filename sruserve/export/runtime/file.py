@@ -13,7 +13,7 @@ from onnx import numpy_helper
 from pydantic import ValidationError
 from torch import Tensor
 
-from sruserve.export.onnx.metadata import FORMAT, PREFIX, Case, Properties, checksum
+from sruserve.export.onnx.metadata import FORMAT, OPSET, PREFIX, Case, Properties, checksum
 from sruserve.export.onnx.signature import answer_of, signature_of
 from sruserve.export.runtime.hazards import check_hazards, graphs_in, guard_recurrences
 from sruserve.export.runtime.weights import (
@@ -186,6 +186,10 @@ def _check_graph(model: Any, path: Path) -> None:
         if opset.domain not in ("", "ai.onnx"):
             raise CheckpointError(
                 f"{path} uses operators of {opset.domain[:80]!r}, which we do not"
+            )
+        if opset.version != OPSET:
+            raise CheckpointError(
+                f"{path} has operators of version {opset.version}; an export has version {OPSET}"
             )
     if model.functions:
         raise CheckpointError(f"{path} defines functions of its own, which no export does")

@@ -108,13 +108,16 @@ def _type_of(node: Any, types: dict[str, int]) -> int:
     if node.op_type in _TYPE_OF:
         return _TYPE_OF[str(node.op_type)]
     if node.op_type == "Cast":
-        return next((int(a.i) for a in node.attribute if a.name == "to"), _UNKNOWN)
+        stated = [int(attribute.i) for attribute in node.attribute if attribute.name == "to"]
+        return stated[0] if len(stated) == 1 else _UNKNOWN
     place = _TYPED_BY.get(node.op_type, 0)
     return types.get(str(node.input[place]), _UNKNOWN) if place < len(node.input) else _UNKNOWN
 
 
 def _check(graph: Any, types: dict[str, int], constants: dict[str, Any], path: Path) -> None:
-    constants = constants | {tensor.name: tensor for tensor in graph.initializer}
+    computed = {value.name for value in graph.input}.union(*(node.output for node in graph.node))
+    constants = {name: tensor for name, tensor in constants.items() if name not in computed}
+    constants |= {tensor.name: tensor for tensor in graph.initializer}
     for node in graph.node:
         for inner in graphs_in(node):
             _check(inner, types, constants, path)
@@ -141,4 +144,7 @@ def _is_positive(tensor: Any) -> bool:
     """Whether a tensor is one positive integer of 64 bits."""
     if tensor is None or tensor.data_type != onnx.TensorProto.INT64 or tensor.dims:
         return False
-    return bool(numpy_helper.to_array(tensor) > 0)
+    try:
+        return bool(numpy_helper.to_array(tensor) > 0)
+    except ValueError:  # its bytes are not those of a number
+        return False

@@ -101,6 +101,20 @@ def divides_in_a_body(model: Any) -> None:
     body.node.add(op_type="Div", input=["state", "state"], output=["q"], name="bad")
 
 
+def divides_after_two_casts(model: Any) -> None:
+    """A node with two types, of which the runtime may take the other one."""
+    constants(model, least=np.int64(-(2**63)))
+    cast = helper.make_node("Cast", ["least"], ["number"], to=onnx.TensorProto.FLOAT)
+    cast.attribute.add(name="to", type=onnx.AttributeProto.INT, i=onnx.TensorProto.INT64)
+    add(model, cast, helper.make_node("Div", ["number", "number"], ["found"], name="bad"))
+
+
+def remainder_by_an_odd_constant(model: Any) -> None:
+    constants(model, divisor=np.int64(3))
+    model.graph.initializer[-1].raw_data = b"odd"
+    add(model, helper.make_node("Mod", ["lengths", "divisor"], ["found"], name="bad"))
+
+
 def remainder(model: Any) -> None:
     constants(model, thirteen=np.int64(13), nil=np.int64(0), one=np.int64(1))
     chosen = chosen_by_length("nil", "one", "divisor")
@@ -136,12 +150,15 @@ def recurs(operator: str, axis: int) -> Change:
 
 
 INTEGERS = "node 'bad' divides integers, which no export does"
+REMAINDER = "node 'bad' takes a remainder by something else than a positive constant"
 HAZARDS: dict[str, tuple[Change, str]] = {
     "unchanged": (lambda _: None, "ran"),
     "int64": (divides(np.int64), INTEGERS),
     "int32": (divides(np.int32), INTEGERS),
     "in-a-body": (divides_in_a_body, INTEGERS),
-    "remainder": (remainder, "takes a remainder by something else than a positive constant"),
+    "two-casts": (divides_after_two_casts, INTEGERS),
+    "remainder": (remainder, REMAINDER),
+    "odd-remainder": (remainder_by_an_odd_constant, REMAINDER),
     "gather": (gathers_by_less_than_no_axes, "has a negative number of batch axes"),
     **{
         f"{operator}-without-{what}": (recurs(operator, axis), "running Reshape node")
