@@ -1,8 +1,10 @@
 """The command line: the program, `serve` and `settings`; `cli_models` has the other commands."""
 
+import errno
+import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, NoReturn, get_args
 
 import typer
 
@@ -11,7 +13,7 @@ from sruserve.cli_check import check
 from sruserve.cli_compress import compress, decompress
 from sruserve.cli_models import import_, inspect, verify
 from sruserve.cli_run import run as run_lines
-from sruserve.cli_shared import fail
+from sruserve.cli_shared import fail, show_error
 from sruserve.model.names import DType
 
 app = typer.Typer(
@@ -24,12 +26,34 @@ app = typer.Typer(
 )
 
 
+# What a file, a terminal or a pipe that takes no more output raises.
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE)
+
+
 def main() -> None:
     """Run the program. A caller's mistake is one line and exit code 1; Ctrl-C is exit code 130."""
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
     except KeyboardInterrupt:
         sys.exit(130)
+    except OSError as error:
+        if error.filename is not None or error.errno not in _UNWRITABLE:
+            raise
+        _end_without_output(error)
+
+
+def _end_without_output(error: OSError) -> NoReturn:
+    """End with exit code 1 because the output cannot be written; a reader that left needs no word.
+
+    What waits to be written is dropped, or the interpreter would try again.
+    """
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if error.errno != errno.EPIPE:
+        show_error(OSError(f"the output cannot be written: {error.strerror}"))
+    sys.exit(1)
 
 
 def _version(requested: bool) -> None:

@@ -119,6 +119,7 @@ def import_(
     from sruserve.model.importers.build import import_checkpoint
 
     warnings: list[str] = []
+    assumed: list[str] = []
     try:
         with cleaning_up(), progress_bar() as progress, limited_memory(weights):
             bar = progress.add_task("", total=3)
@@ -138,6 +139,7 @@ def import_(
                 step,
                 lowercase,
                 warnings.append,
+                assumed.append,
             )
     except ModelError as error:
         fail(error)
@@ -147,6 +149,8 @@ def import_(
         fail(MemoryError(f"{weights} takes far more memory than a file of its size should"))
     for warning in warnings:
         typer.secho(f"warning: {warning}", fg=typer.colors.YELLOW, err=True)
+    if assumed:
+        typer.echo(f"assumed: {', '.join(assumed)}")
     typer.echo(f"wrote {out}: {model.parameters:,} parameters, digest {model.digest[:16]}…")
     typer.echo(f"serve it with: sruserve serve {out}")
 

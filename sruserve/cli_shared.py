@@ -18,9 +18,14 @@ _errors = Console(stderr=True, highlight=False)
 
 def fail(error: Exception, code: int = 1) -> NoReturn:
     """End the command with the error in one line."""
+    show_error(error)
+    raise typer.Exit(code)
+
+
+def show_error(error: Exception) -> None:
+    """Print an error in one line."""
     text = printable(" ".join(str(error).splitlines())).replace("[", r"\[")
     _errors.print(f"[bold red]error:[/] {text}", soft_wrap=True)
-    raise typer.Exit(code)
 
 
 def progress_bar() -> Progress:

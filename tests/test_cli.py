@@ -272,6 +272,26 @@ def test_a_mistake_is_one_line_without_a_traceback(tmp_path: Path, command: str)
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.parametrize("command", ["settings", "inspect", "--version"])
+def test_output_that_cannot_be_written_is_one_line(tmp_path: Path, command: str) -> None:
+    folders = [save_random_model(tmp_path / "m", vocab_size=9)] if command == "inspect" else []
+    arguments = [sys.executable, "-m", "sruserve", command, *map(str, folders)]
+    with Path("/dev/full").open("w") as full:
+        result = subprocess.run(arguments, stdout=full, stderr=subprocess.PIPE, check=False)
+    assert result.returncode == 1
+    problem = b"error: the output cannot be written: No space left on device\n"
+    assert result.stderr == problem
+
+
+def test_a_reader_that_leaves_ends_a_command_without_a_word() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "wb") as pipe:
+        arguments = [sys.executable, "-m", "sruserve", "settings"]
+        result = subprocess.run(arguments, stdout=pipe, stderr=subprocess.PIPE, check=False)
+    assert (result.returncode, result.stderr) == (1, b"")
+
+
 def test_output_to_a_file_has_no_colours(tmp_path: Path) -> None:
     result = run("inspect", str(save_random_model(tmp_path / "m", vocab_size=9)))
     assert "\x1b" not in result.stdout + result.stderr

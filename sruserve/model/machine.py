@@ -2,11 +2,15 @@
 
 import math
 import os
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 from sruserve.model.control_groups import own_groups, read_value
 
 GIB = 1 << 30
+_FILE = re.compile(r"(in)?active_file \d+$")
+_MEMINFO = Path("/proc/meminfo")
 
 
 def usable_cores() -> int:
@@ -54,6 +58,29 @@ def _cpu_limits() -> Iterator[float]:
 def installed_memory() -> int:
     """The memory of the machine, in bytes."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def available_memory() -> int:
+    """The memory that is free now, or that the kernel can free, in bytes: of machine and limits."""
+    amounts = [*_room_in_groups()]
+    try:
+        lines = dict(line.split(":", 1) for line in _MEMINFO.read_text().splitlines())
+        kilobytes = (lines[name].split()[0] for name in ("MemAvailable", "SwapFree"))
+        amounts.append(sum(map(int, kilobytes)) << 10)
+    except (OSError, LookupError, ValueError):  # a system without these lines
+        amounts.append(installed_memory())
+    return max(0, min(amounts))
+
+
+def _room_in_groups() -> Iterator[int]:
+    """Yield what each control group with a limit has left; cached files are no use of it."""
+    for group in own_groups("memory"):
+        limit = read_value(group, "memory.max") or read_value(group, "memory.limit_in_bytes")
+        usage = read_value(group, "memory.current") or read_value(group, "memory.usage_in_bytes")
+        if limit.isdigit() and usage.isdigit():
+            statistics = read_value(group, "memory.stat").splitlines()
+            files = [line.split()[1] for line in statistics if _FILE.match(line)]
+            yield int(limit) - int(usage) + sum(map(int, files))
 
 
 def _memory_limits() -> Iterator[int]:

@@ -7,6 +7,7 @@ running server, and truncating it ends the server with SIGBUS.
 import json
 import os
 from collections.abc import Mapping
+from errno import ENOMEM
 from io import FileIO
 from math import prod
 from pathlib import Path
@@ -17,6 +18,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from sruserve.model.files import memory_bytes, open_regular
+from sruserve.model.machine import available_memory
 
 MAX_HEADER_BYTES = 16 << 20  # about 100,000 tensors
 _MAX_DIMENSIONS = 64  # torch's limit
@@ -36,7 +38,8 @@ def read_tensors(
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Read a file once; returns its tensors by name, and its metadata.
 
-    max_bytes: limit on all tensors together; None: the bytes of this machine's memory.
+    max_bytes: limit on all tensors together; None: the bytes of this machine's memory. The file
+        must fit in the memory that is available now, too.
 
     Raises `SafetensorError` or `OSError`.
     """
@@ -44,12 +47,16 @@ def read_tensors(
     if max_bytes is not None:
         max_file_bytes = min(max_file_bytes, max_bytes + MAX_HEADER_BYTES)
     with open_regular(path, max_file_bytes) as file:
+        size, room = os.fstat(file.fileno()).st_size, available_memory()
+        if size > room:
+            problem = f"it has {size:,} bytes, and {room:,} bytes of memory are available now"
+            raise OSError(ENOMEM, f"{problem}: free some, or use a larger machine", str(path))
         entries = _read_header(file)
         metadata = entries.pop(_METADATA, {})
         if not isinstance(metadata, dict):
             raise SafetensorError("the header's metadata is not a JSON object")
         places = sorted(_place(name, entry) for name, entry in entries.items())
-        tensors, at, data_bytes = {}, 0, os.fstat(file.fileno()).st_size - file.tell()
+        tensors, at, data_bytes = {}, 0, size - file.tell()
         for begin, end, name in places:
             if begin != at:
                 raise SafetensorError(f"{_short(name)} begins at byte {begin}, not at byte {at}")

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from sruserve.model.errors import OptionError
 
 LENGTHS = (1, 2, 7, 33)  # of the examples that are drawn
-LONG = 600  # steps of an input that shows whether a module cuts long ones
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,25 +15,38 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 from torch.overrides import TorchFunctionMode, resolve_name
 
+from sruserve.tracing.lengths import Length, Watch
 from sruserve.tracing.source import Place, running_line
 
-# Functions by which numbers of a tensor reach Python, so that code may depend on them.
+# Functions by which numbers of a tensor reach Python, so that code may depend on them. Some have
+# results whose sizes depend on them.
 _READS = {
     "__array__",
     "__bool__",
     "__complex__",
     "__contains__",
+    "__dlpack__",
     "__float__",
+    "__format__",
     "__index__",
     "__int__",
+    "_typed_storage",
     "allclose",
+    "argwhere",
     "data_ptr",
     "equal",
     "is_nonzero",
     "item",
+    "masked_select",
+    "nonzero",
     "numpy",
+    "storage",
     "tolist",
+    "unique",
+    "unique_consecutive",
+    "untyped_storage",
 }
+_SIZES = ("size", "shape")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +85,12 @@ class Recording(TorchFunctionMode):
     """The operations of one run, in order.
 
     tensors: every tensor by its number; those that no operation made come from outside.
+    watch: notices what the input's sizes are compared with.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, watch: Watch) -> None:
         super().__init__()
+        self.watch = watch
         self.operations: list[Operation] = []
         self.tensors: list[Tensor] = []
         self._numbers: dict[int, int] = {}  # `tensors` keeps each alive, so ids stay distinct
@@ -95,6 +110,8 @@ class Recording(TorchFunctionMode):
         encoded = self.encode(args), self.encode(dict(kwargs))
         result = func(*args, **kwargs)
         name = _name(func)
+        if name in _SIZES:
+            return self.watch.seen(result)
         self._add(name, resolve_name(func) or name, None, encoded, result, args)
         return result
 
@@ -111,7 +128,7 @@ class Recording(TorchFunctionMode):
             return tuple(map(self.encode, value))
         if isinstance(value, Mapping):
             return {key: self.encode(entry) for key, entry in value.items()}
-        return value
+        return int(value) if isinstance(value, Length) else value
 
     def module(self, module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
         """Return the `forward` of a module, recorded as one operation."""
@@ -121,10 +138,12 @@ class Recording(TorchFunctionMode):
                 return forward(*args, **kwargs)
             encoded = self.encode(args), self.encode(kwargs)
             self._paused += 1
+            self.watch.pausing = True
             try:
                 result = forward(*args, **kwargs)
             finally:
                 self._paused -= 1
+                self.watch.pausing = False
             name = type(module).__name__
             self._add("module", name, module, encoded, result, ())
             return result

@@ -16,6 +16,7 @@ from sruserve.tracing.errors import TracingError
 from sruserve.tracing.graph import merge
 from sruserve.tracing.inputs import InputKind
 from sruserve.tracing.interpreter import Interpreter, is_state
+from sruserve.tracing.lengths import Limits, Watch
 from sruserve.tracing.recorder import Recording, Ref, evaluating, forwards_replaced
 from sruserve.tracing.source import Place
 from sruserve.tracing.stages import Stage, stage_of
@@ -34,7 +35,7 @@ class Traced:
 
     rows: the module's result. outputs: of the recurrent modules. pooled: None for a row per step.
     batch_first: whether its input begins with the batch. output: which of its results it is.
-    crf: the CRF that then decodes the rows.
+    crf: the CRF that then decodes the rows. limits: numbers of steps that the module asks for.
     """
 
     rows: Rows
@@ -43,6 +44,7 @@ class Traced:
     batch_first: bool
     output: int | str | None
     crf: nn.Module | None
+    limits: Limits
 
     @property
     def layers(self) -> Layers:
@@ -91,14 +93,17 @@ def trace(module: nn.Module, kind: InputKind, output: int | str | None = None) -
     if len(set(crfs)) > 1:
         raise TracingError("the module decodes with several CRFs")
     crf = crfs[0] if crfs else None
-    return Traced(value, outputs, pooled, interpreter.batch_first, output, crf)
+    batch_first = interpreter.batch_first
+    limits, others = (run.watch.limits(int(batch_first)) for run in (first, second))
+    limits = {length: place for length, place in limits.items() if length in others}
+    return Traced(value, outputs, pooled, batch_first, output, crf, limits)
 
 
 def _record(
     module: nn.Module, stages: Mapping[nn.Module, Stage], kind: InputKind, run: int
 ) -> tuple[Recording, Any]:
-    recording = Recording()
     x = kind.draw(_FIRST[run], _SECOND[run], seed=run)
+    recording = Recording(Watch(x.shape))
     (ref,) = recording.encode((x,))
     assert ref.number == 0
     with ExitStack() as stack:

@@ -50,5 +50,11 @@ def _in_python(message: str) -> str:
 
 def _content(tokenizer: Any) -> str:
     if callable(getattr(tokenizer, "to_str", None)):  # a Tokenizer
+        if getattr(tokenizer, "encode_special_tokens", False):
+            raise OptionError(
+                "tokenizer: encode_special_tokens is set, which a tokenizer.json does not hold, so "
+                "special tokens in texts would be read as such: set it to False, as in training, "
+                "or remove them with tokenizer.add_special_tokens"
+            )
         return str(tokenizer.to_str())
     return json.dumps(dict(tokenizer) if isinstance(tokenizer, Mapping) else list(tokenizer))

@@ -151,6 +151,37 @@ def test_weights_beyond_the_memory_are_refused_whatever_the_config_describes(
         read_tensors(path, max_bytes=1 << 40)
 
 
+def test_weights_beyond_the_available_memory_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weights, "available_memory", lambda: 50)
+    path = written(tmp_path / "a.safetensors", b'{"a":%s}' % json.dumps(TENSOR).encode())
+    with pytest.raises(OSError, match="50 bytes of memory are available now: free some"):
+        read_tensors(path)
+
+
+def holes(path: Path, stored: int) -> Path:
+    """A file of 32 MiB, of which the beginning is stored."""
+    size = 32 << 20
+    header = b'{"a":{"dtype":"U8","shape":[%d],"data_offsets":[0,%d]}}' % (size, size)
+    path = written(path, header, bytes(stored))
+    os.truncate(path, 8 + len(header) + size)
+    if path.stat().st_blocks * 512 > path.stat().st_size // 2 > stored:
+        pytest.skip("the filesystem has no holes")
+    return path
+
+
+def test_a_file_that_is_mostly_holes_is_refused_before_memory_is_taken(tmp_path: Path) -> None:
+    path = holes(tmp_path / "a.safetensors", stored=1 << 20)
+    with pytest.raises(OSError, match=r"most are holes.*cp --sparse=never"):
+        read_tensors(path)
+
+
+def test_a_file_with_some_holes_is_read(tmp_path: Path) -> None:
+    tensors, _ = read_tensors(holes(tmp_path / "a.safetensors", stored=8 << 20))
+    assert len(tensors["a"]) == 32 << 20
+
+
 def test_names_are_told_without_what_a_terminal_would_obey(folder: Path) -> None:
     tensors, metadata = load_file_of(folder)
     save_file(tensors | {"\x1b[2Jodd\n": torch.zeros(1)}, folder / "model.safetensors", metadata)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sruserve.model import control_groups
+from sruserve.model import control_groups, machine
 from sruserve.model.machine import cpu_limit, describe_machine, memory_limit, usable_cores
 from sruserve.server.engine.threads import ThreadPolicy
 from sruserve.server.repository.host_memory import host_bytes, memory_warning
@@ -40,6 +40,34 @@ def put(system: Path, groups: str, files: Files) -> None:
         path = system / "cgroup" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content + "\n")
+
+
+MEMINFO = "MemTotal: 99 kB\nMemAvailable:   7 kB\nSwapFree: 2 kB\n"
+FULL = {"memory.max": "9000", "memory.current": "8000"}
+
+
+@pytest.mark.parametrize(
+    ("meminfo", "files", "available"),
+    [
+        (MEMINFO, {}, 9 << 10),
+        (MEMINFO, {"memory.max": "max", "memory.current": "8000"}, 9 << 10),
+        (MEMINFO, FULL, 1000),
+        (MEMINFO, {**FULL, "memory.stat": "anon 5\ninactive_file 30\nactive_file 4"}, 1034),
+        (MEMINFO, {"memory.limit_in_bytes": "50", "memory.usage_in_bytes": "60"}, 0),
+        ("", FULL, 1000),
+    ],
+)
+def test_the_available_memory_is_what_machine_and_groups_have_left(
+    system: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    meminfo: str,
+    files: Files,
+    available: int,
+) -> None:
+    put(system, "0::/\n", files)
+    (system / "meminfo").write_text(meminfo)
+    monkeypatch.setattr(machine, "_MEMINFO", system / "meminfo")
+    assert machine.available_memory() == available
 
 
 V1_OUTSIDE = "4:cpu,cpuacct:/docker/1\n5:memory:/docker/1\n0::/\n"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -148,6 +149,25 @@ class BatchStatistics(Base):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.fc(self.norm(self.lstm(self.emb(x))[0][:, -1]))
+
+
+class ReadByNumpy(Base):
+    def forward(self, x: Tensor) -> Tensor:
+        seen = np.from_dlpack(x)  # type: ignore[arg-type, unused-ignore]
+        return self.fc(self.lstm(self.emb(x))[0][:, -1]) + float((seen == 7).mean() > 0.9)
+
+
+class ReadAsStorage(Base):
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.lstm(self.emb(x))[0][:, -1]
+        stored = out.untyped_storage()
+        return self.fc(out) * (1 if len(bytes(stored)) else 2)
+
+
+class Counting(Base):
+    def forward(self, x: Tensor) -> Tensor:
+        kinds = x.unique()  # type: ignore[no-untyped-call, unused-ignore]
+        return self.fc(self.lstm(self.emb(x))[0][:, -1]) * (1 if len(kinds) < 99 else 2)
 
 
 class Branching(Base):
@@ -385,6 +405,9 @@ REFUSALS = {
     "a learned start state": Refusal(LearnedStart, "a state that is not zero", "start)[0]"),
     "a norm by the batch": Refusal(BatchStatistics, "by the batch itself", "self.norm("),
     "a branch on numbers": Refusal(Branching, "to Python", "out.sum() > 0"),
+    "numbers that numpy reads": Refusal(ReadByNumpy, "to Python", "from_dlpack"),
+    "numbers of a storage": Refusal(ReadAsStorage, "to Python", "untyped_storage"),
+    "a number of kinds": Refusal(Counting, "to Python", "x.unique()"),
     "a norm between two modules": Refusal(Normalized, "layers between them", "self.second("),
     "positions": Refusal(Positions, "torch.Tensor.add", "self.places"),
     "a table of positions": Refusal(PositionTable, "such as those of positions", "torch.arange("),

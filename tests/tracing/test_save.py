@@ -1,5 +1,6 @@
 """`sruserve.save`: its arguments, what it leaves as it was, and its examples in the docs."""
 
+import copy
 import doctest
 import json
 import os
@@ -104,6 +105,13 @@ def test_a_tokenizer_may_be_whatever_a_script_has(given: Any, tmp_path: Path) ->
     model = sruserve.save(LitSentiment(), folder, "classify", tokenizer=tokenizer, lowercase=False)
     assert model.codec is not None
     assert model.codec.encode("w3 w7 nothing")[0].tolist() == [4, 8, 0]
+
+
+def test_a_tokenizer_with_what_its_file_does_not_hold_is_refused(tmp_path: Path) -> None:
+    tokenizer = _tokenizer()
+    tokenizer.encode_special_tokens = True
+    with pytest.raises(OptionError, match="tokenizer: encode_special_tokens is set"):
+        sruserve.save(LitSentiment(), tmp_path / "model", "classify", tokenizer=tokenizer)
 
 
 @pytest.mark.parametrize("kind", ["byte level", "metaspace first", "unigram", "characters"])
@@ -255,9 +263,64 @@ class Truncating(LitSentiment):
         return super().forward(x)
 
 
-def test_a_module_that_cuts_long_inputs_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DifferentAnswers, match="for the example of 600 steps"):
-        sruserve.save(Truncating(), tmp_path / "model", "classify")
+class CuttingTo(LitSentiment):
+    """Cuts inputs to a length that only a comparison shows."""
+
+    most = 10_000
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x[:, : min(x.size(1), self.most)])
+
+
+class LeavingOut(LitSentiment):
+    """Computes with the number of steps before it compares; averages all that it reads."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        read = x[:, max(0, 2 * x.shape[1] - 20_000) // 2 :]
+        scores: Tensor = self.classifier(self.lstm(self.embedding(read))[0].mean(1))
+        return scores
+
+
+class CuttingUnseen(LitSentiment):
+    """Cuts inputs by a number of steps that is no size of a tensor."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x[:, : min(len(x[0]), 4096)])
+
+
+class CuttingFar(CuttingTo):
+    most = 1_000_000
+
+
+@pytest.mark.parametrize("module", [Truncating, CuttingTo, LeavingOut, CuttingUnseen])
+def test_a_module_that_cuts_long_inputs_is_refused(
+    module: type[LitSentiment], tmp_path: Path
+) -> None:
+    with pytest.raises(DifferentAnswers, match=r"for the example of \d+ steps"):
+        sruserve.save(module(), tmp_path / "model", "classify")
+
+
+def test_a_cut_that_is_too_long_to_compare_is_refused_by_its_line(tmp_path: Path) -> None:
+    with pytest.raises(TracingError, match=r"for 1,000,001 steps and more.* self\.most"):
+        sruserve.save(CuttingFar(), tmp_path / "model", "classify")
+
+
+class Measuring(LitSentiment):
+    """Computes and compares with its sizes, and cuts nothing."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, steps = x.shape
+        if steps > sys.maxsize or steps == 0 or batch % 2 > 1 or 7 // steps < 0:
+            raise ValueError
+        self.seen = steps
+        whole = x.reshape(steps * batch).view(batch, -1)[:, : max(steps, 1)]
+        return super().forward(whole[: x.size(0) + 1 - 1])
+
+
+def test_a_module_may_compute_with_its_sizes(tmp_path: Path) -> None:
+    module = Measuring()
+    sruserve.save(module, tmp_path / "model", "classify")
+    assert type(copy.deepcopy(module).seen) is int
 
 
 class Bounded(LitSentiment):

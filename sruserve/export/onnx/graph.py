@@ -18,9 +18,10 @@ from sruserve.export.onnx.integer import (
     round_rows,
     rounded,
 )
+from sruserve.export.onnx.metadata import OPSET
 from sruserve.export.plain import PlainLinear
 
-OPSET, IR_VERSION = 20, 9  # of ONNX 1.15 (2023): every runtime since then reads them
+IR_VERSION = 9  # of ONNX 1.15 (2023), as `OPSET` is: every runtime since then reads them
 
 Value = ir.Value
 Body = Callable[..., Sequence[Value]]

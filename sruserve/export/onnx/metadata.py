@@ -11,6 +11,7 @@ from sruserve.model.state import StateLayout
 
 PREFIX = "sruserve."
 FORMAT = "1"
+OPSET = 20  # the version of all operators in a file
 CASE_NUMBERS = 64  # of a case's answer that a file holds
 
 

@@ -13,8 +13,9 @@ from onnx import numpy_helper
 from pydantic import ValidationError
 from torch import Tensor
 
-from sruserve.export.onnx.metadata import FORMAT, PREFIX, Case, Properties, checksum
+from sruserve.export.onnx.metadata import FORMAT, OPSET, PREFIX, Case, Properties, checksum
 from sruserve.export.onnx.signature import answer_of, signature_of
+from sruserve.export.runtime.hazards import check_hazards, graphs_in, guard_recurrences
 from sruserve.export.runtime.weights import (
     make_signed,
     multiplies_signed,
@@ -59,11 +60,12 @@ class OnnxFile:
     parameters: int
     case: Case
 
-    def served(self) -> bytes:
+    def served(self, on_cpu: bool = True) -> bytes:
         """Return the file as a server runs it.
 
         It lacks labels and scores, which a server computes itself. int8 weights have signs where
-        this processor multiplies these faster.
+        this processor multiplies these faster. On a CPU, recurrent operators are guarded against
+        inputs that would end the process.
         """
         served = {answer_of(self.config), "new_state"}
         model = onnx.ModelProto()
@@ -84,6 +86,8 @@ class OnnxFile:
         transpose_tables(model.graph)
         if multiplies_signed():
             make_signed(model.graph)
+        if on_cpu:
+            guard_recurrences(model.graph)
         content: bytes = model.SerializeToString()
         return content
 
@@ -169,11 +173,10 @@ def _read(path: Path) -> tuple[Any, Properties]:
 def _names_read(node: Any) -> set[str]:
     """Return the names that a node reads, also in graphs inside it."""
     names = set(node.input)
-    for attribute in node.attribute:
-        for inner in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
-            names |= {output.name for output in inner.output}
-            for each in inner.node:
-                names |= _names_read(each)
+    for inner in graphs_in(node):
+        names |= {output.name for output in inner.output}
+        for each in inner.node:
+            names |= _names_read(each)
     return names
 
 
@@ -184,9 +187,14 @@ def _check_graph(model: Any, path: Path) -> None:
             raise CheckpointError(
                 f"{path} uses operators of {opset.domain[:80]!r}, which we do not"
             )
+        if opset.version != OPSET:
+            raise CheckpointError(
+                f"{path} has operators of version {opset.version}; an export has version {OPSET}"
+            )
     if model.functions:
         raise CheckpointError(f"{path} defines functions of its own, which no export does")
     _check_nodes(model.graph, path, 1)
+    check_hazards(model.graph, path)
 
 
 def _check_nodes(graph: Any, path: Path, depth: int) -> None:
@@ -200,11 +208,10 @@ def _check_nodes(graph: Any, path: Path, depth: int) -> None:
             )
         for attribute in node.attribute:
             _check_tensors([attribute.t, *attribute.tensors], path)
-            graphs = [attribute.g] if attribute.HasField("g") else []
-            for inner in [*graphs, *attribute.graphs]:
-                if depth == _DEPTH:
-                    raise CheckpointError(f"{path}: a graph in {node.name[:80]!r} is nested deeper")
-                _check_nodes(inner, path, depth + 1)
+        for inner in graphs_in(node):
+            if depth == _DEPTH:
+                raise CheckpointError(f"{path}: a graph in {node.name[:80]!r} is nested deeper")
+            _check_nodes(inner, path, depth + 1)
 
 
 def _check_tensors(tensors: Iterable[Any], path: Path) -> None:

@@ -13,7 +13,7 @@ from sruserve.export.onnx.metadata import CASE_NUMBERS
 from sruserve.export.onnx.signature import answer_of, signature_of
 from sruserve.export.runtime.file import OnnxFile, read_onnx
 from sruserve.export.runtime.network import OnnxNetwork
-from sruserve.export.runtime.session import GraphSession
+from sruserve.export.runtime.session import GraphSession, runs_on_cpu
 from sruserve.model.errors import CheckpointError, DTypeError, FolderError
 from sruserve.model.folder import Model
 from sruserve.model.heads.crf import LinearChain, crf_shapes
@@ -81,7 +81,7 @@ def _network(
 ) -> OnnxNetwork:
     sessions = {}
     for file in filter(None, (sequence, step)):
-        session = GraphSession(file.served(), device, threads, allow_cpu)
+        session = GraphSession(file.served(runs_on_cpu(device)), device, threads, allow_cpu)
         _try(file, session)
         sessions[file.kind] = session
     config, crf = sequence.config, None

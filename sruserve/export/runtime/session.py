@@ -14,6 +14,7 @@ from sruserve.export.onnx.signature import Signature
 from sruserve.export.runtime.arena import bound_memory
 from sruserve.model.errors import CheckpointError
 
+_CUDA = "CUDAExecutionProvider"
 _NUMPY = {torch.float32: np.float32, torch.int64: np.int64}
 
 
@@ -104,6 +105,11 @@ class GraphSession:
         return results
 
 
+def runs_on_cpu(device: torch.device) -> bool:
+    """Whether the CPU runs the graphs for a device, as it does without a build for the GPU."""
+    return device.type == "cpu" or _CUDA not in onnxruntime.get_available_providers()
+
+
 def _explain(error: Exception) -> str:
     """Return one line of an error of ONNX Runtime."""
     text = str(error)
@@ -120,7 +126,7 @@ def _gpu_providers(
     options: onnxruntime.SessionOptions, device: torch.device, allow_cpu: bool
 ) -> list[Any]:
     """Return the providers for a GPU; raises `RuntimePlacementError` without a build for it."""
-    if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
+    if runs_on_cpu(device):
         if allow_cpu:
             return ["CPUExecutionProvider"]
         raise RuntimePlacementError(
@@ -128,7 +134,7 @@ def _gpu_providers(
             "SRUSERVE_DEVICE=cpu, or set SRUSERVE_ONNX_ALLOW_CPU=true"
         )
     # Without TF32, whose products have 10 bits.
-    gpu = ("CUDAExecutionProvider", {"device_id": device.index or 0, "use_tf32": "0"})
+    gpu = (_CUDA, {"device_id": device.index or 0, "use_tf32": "0"})
     if not allow_cpu:
         options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
         return [gpu]

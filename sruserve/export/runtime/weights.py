@@ -12,6 +12,8 @@ import numpy as np
 import onnx
 import torch
 
+from sruserve.export.runtime.hazards import graphs_in
+
 _SIGN = np.uint8(0x80)  # to flip it subtracts the byte of zero, 128
 _DTYPES: dict[int, np.dtype[Any]] = {
     onnx.TensorProto.FLOAT: np.dtype("<f4"),
@@ -67,9 +69,8 @@ def nodes(graph: Any) -> Iterator[Any]:
     """Yield the nodes of a graph, and of the graphs inside it."""
     for node in graph.node:
         yield node
-        for attribute in node.attribute:
-            for inner in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
-                yield from nodes(inner)
+        for inner in graphs_in(node):
+            yield from nodes(inner)
 
 
 def _is_bytes(tensor: Any) -> bool:

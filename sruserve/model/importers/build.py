@@ -12,6 +12,7 @@ from sruserve.model.errors import CheckpointError, OptionError, printable
 from sruserve.model.folder import Model, save_model
 from sruserve.model.heads.config import HeadConfig, Scoring
 from sruserve.model.importers import regression
+from sruserve.model.importers.assumed import assumptions
 from sruserve.model.importers.checkpoint import read_checkpoint
 from sruserve.model.importers.file_formats import file_format
 from sruserve.model.importers.format import Imported, config_of
@@ -45,6 +46,7 @@ def import_checkpoint(
     progress: Callable[[str], None] = lambda _: None,
     lowercase: bool = False,
     warn: Callable[[str], None] = lambda _: None,
+    assume: Callable[[str], None] = lambda _: None,
 ) -> Model:
     """Write the model folder `out` from a checkpoint, load it back and return it.
 
@@ -60,6 +62,7 @@ def import_checkpoint(
     lowercase: texts are put into lower case before they are read.
     warn: called with what may be wrong with the vocabulary, and with what a file has that is not
         served as it is there.
+    assume: called with each assumption, such as "pooling last".
 
     Raises `CheckpointError`, `OptionError`, `FolderError` or another `ModelError`.
     """
@@ -83,6 +86,8 @@ def import_checkpoint(
         imported = with_two_classes(imported, names)
     progress("checking tensors and vocabulary")
     config = describe(task, imported, head, names, outputs)
+    for assumption in assumptions(imported, config, head, outputs):
+        assume(assumption)
     check_width(config, imported.tensors)
     _check_numbers(imported.tensors)
     if lowercase and vocab is None:

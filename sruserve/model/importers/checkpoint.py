@@ -162,6 +162,10 @@ def _check_archive(path: Path, file: BinaryIO) -> None:
         size = file.seek(0, os.SEEK_END)
     except (OSError, ValueError, BadZipFile):  # torch.load has the better message
         return
+    except (RuntimeError, EOFError) as error:  # such as NotImplementedError, for its version
+        raise CheckpointError(
+            f"{path} is a damaged archive ({shown(error)}); save it with torch.save again"
+        ) from error
     if advice:
         raise CheckpointError(f"{path} is {advice}")
     unpacked = sum(entry.file_size for entry in entries)

@@ -26,6 +26,7 @@ class Imported:
     steps: at which steps the network answers, if its file describes the wiring. Then the head's
         pooling and layers are known, too.
     notes: remarks for the user.
+    assumed: what the file leaves open, or says of another use, as parts of a line.
     reads_unknown_words: whether one id can stand for all words outside the vocabulary.
     """
 
@@ -38,6 +39,7 @@ class Imported:
     input_layers: tuple[RowLayer, ...] = ()
     steps: Literal["last", "every"] | None = None
     notes: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()
     reads_unknown_words: bool = True
 
 

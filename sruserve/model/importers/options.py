@@ -9,6 +9,7 @@ from sruserve.model.cells.stack import StackConfig
 from sruserve.model.config import explain
 from sruserve.model.errors import CheckpointError, OptionError
 from sruserve.model.importers.format import Options
+from sruserve.model.importers.shown import shown as shown
 
 Config = TypeVar("Config", bound=StackConfig)
 
@@ -56,9 +57,3 @@ def make(kind: type[Config], fields: Mapping[str, Any]) -> Config:
         return kind.model_validate(fields)
     except ValidationError as error:
         raise OptionError(f"--options: {explain(error)}") from error
-
-
-def shown(value: object) -> str:
-    """Return a foreign value as a text short enough for a message."""
-    text = str(value)
-    return text if len(text) <= 80 else text[:79] + "…"

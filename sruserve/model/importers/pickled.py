@@ -11,6 +11,7 @@ from typing import IO, Any, NoReturn
 
 import torch
 
+_LARGEST_KEY = 1 << 53  # a hash has 61 bits, so smaller numbers have different ones
 _MAX_STEPS = 10_000_000  # a list of a million words takes three million
 _BYTES = {
     "Double": 8, "Float": 4, "Half": 2, "BFloat16": 2, "Long": 8, "Int": 4, "Short": 2, "Char": 1,
@@ -181,8 +182,9 @@ class PickleScan:
         if not isinstance(storage, _Global) or storage.name not in _STORAGES:
             _refuse(storage)
         view = [part for entry in view if entry is not None for part in entry]
-        for part in (kind, key, location, numel, *view):
-            _check_key(part)
+        _check_key(key)
+        for part in (kind, location, numel, *view):
+            _check_plain(part)
         item = _STORAGES[storage.name]
         if key not in self._storages:
             self._storages.add(key)
@@ -207,7 +209,14 @@ def _refuse(value: Any) -> NoReturn:
 
 
 def _check_key(key: Any) -> None:
-    if not isinstance(key, str | bytes | int | float | None):
+    """Refuse keys of a dict or set that could all have one hash, which takes quadratic time."""
+    _check_plain(key)
+    if isinstance(key, int) and abs(key) >= _LARGEST_KEY:
+        raise PickleRefused("a number of more than 53 bits as a key")
+
+
+def _check_plain(value: Any) -> None:
+    if not isinstance(value, str | bytes | int | float | None):
         raise PickleRefused("a key that is neither a text nor a number")
 
 
@@ -215,9 +224,9 @@ def _check_value(value: Any) -> None:
     """The argument of a small value: a text, a number, a list of them, or a dict."""
     if isinstance(value, list | tuple):
         for part in value:
-            _check_key(part)
+            _check_plain(part)
     elif not isinstance(value, _Object) or value.name != "dict":
-        _check_key(value)
+        _check_plain(value)
 
 
 def _check_view(storage: Any, offset: int, sizes: Any, strides: Any) -> None:

@@ -8,7 +8,8 @@ import torch
 
 from sruserve.export.errors import ExportError
 from sruserve.export.onnx.check import GraphCheck
-from sruserve.export.onnx.graph import IR_VERSION, OPSET
+from sruserve.export.onnx.graph import IR_VERSION
+from sruserve.export.onnx.metadata import OPSET
 from sruserve.export.onnx.network import GraphMaker
 from sruserve.model.cells import FAMILIES
 from sruserve.model.network import Network

@@ -75,6 +75,10 @@ def foreign_domain(model: Any) -> None:
     model.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
 
 
+def early_operators(model: Any) -> None:
+    model.opset_import[0].version = 12
+
+
 def own_function(model: Any) -> None:
     model.functions.add().name = "mine"
 
@@ -155,6 +159,7 @@ REFUSED: dict[str, tuple[Change, str]] = {
     ),
     "a foreign node": (foreign_node, "is a 'If', which no export has"),
     "a foreign domain": (foreign_domain, "uses operators of 'com.microsoft'"),
+    "early operators": (early_operators, "has operators of version 12; an export has version 20"),
     "functions": (own_function, "defines functions of its own"),
     "sparse weights": (sparse_weight, "has sparse weights"),
     "external data": (external_data, "lies in another file"),

@@ -154,6 +154,34 @@ def test_a_pooling_can_be_said(tmp_path: Path) -> None:
     assert "pooling" in refused(other, tensors, "classify", options={"pooling": "median"})
 
 
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({}, "assumed: pooling last, activation softmax"),
+        ({"pooling": "last"}, "assumed: activation softmax"),
+        ({"activation": "softmax"}, "assumed: pooling last"),
+        ({"pooling": "mean", "activation": "sigmoid"}, None),
+    ],
+)
+def test_what_an_import_assumes_is_one_line(
+    tmp_path: Path, options: dict[str, str], line: str | None
+) -> None:
+    tensors = script_tensors("classify", CLASSIFIER)
+    result = run_import(tmp_path, tensors, "--task", "classify", options=options)
+    assert result.exit_code == 0, result.output
+    assert [each for each in result.output.splitlines() if "assumed" in each] == [line] * bool(line)
+
+
+def test_the_steps_of_a_regressor_may_be_assumed(tmp_path: Path) -> None:
+    tensors = script_tensors("classify", CLASSIFIER)
+    result = run_import(tmp_path, tensors, "--task", "regress", options={})
+    assert "assumed: steps last, pooling last\n" in result.output
+    tensors = script_tensors("generate", ENWIK8)
+    result = run_import(tmp_path, tensors, "--task", "generate", options={})
+    assert result.exit_code == 0, result.output
+    assert "assumed" not in result.output
+
+
 def tokenizer_json(**words: int) -> Any:
     tokenizer = Tokenizer(WordLevel(words, unk_token="<oov>"))
     tokenizer.pre_tokenizer = WhitespaceSplit()

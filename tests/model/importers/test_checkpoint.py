@@ -125,6 +125,21 @@ def test_an_archive_of_more_than_the_file_s_bytes_is_not_unpacked(
     assert "torch.save did not write it" in refusal(bomb)
 
 
+@pytest.mark.parametrize(
+    ("place", "value", "reason"), [(6, 255, "zip file version 25.5"), (8, 32, "")]
+)
+def test_an_archive_with_odd_fields_is_refused(
+    tmp_path: Path, place: int, value: int, reason: str
+) -> None:
+    path = saved(tmp_path, TENSORS)
+    content = path.read_bytes()
+    at = content.index(b"PK\x01\x02") + place
+    path.write_bytes(content[:at] + bytes([value]) + content[at + 1 :])
+    message = refusal(path)
+    assert str(path) in message
+    assert reason in message
+
+
 @pytest.mark.parametrize("content", [b"", b"\x80\x04N.", b"not a checkpoint", b"PK\x03\x04"])
 def test_a_file_that_is_no_checkpoint_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "weights.pt").write_bytes(content)

@@ -92,6 +92,8 @@ def test_texts_of_more_bytes_than_the_file_are_not_read(tmp_path: Path) -> None:
     assert "has more bytes than the file" in refused(tmp_path, path, "classify")
 
 
+ONE_HASH = b"\x8a\x08" + (2**61 - 1).to_bytes(8, "little")  # that of 0, and of its multiples
+BELOW = b"\x8a\x08" + (-(2**53)).to_bytes(8, "little", signed=True)
 NESTED = b"N" + b"".join(b"q%ch%c\x86" % (i, i) for i in range(40))
 
 
@@ -104,10 +106,15 @@ NESTED = b"N" + b"".join(b"q%ch%c\x86" % (i, i) for i in range(40))
         (b"c__builtin__\nset\n]" + NESTED + b"a\x85R.", "a key that is neither"),
         (b"(X\7\0\0\0storagectorch\nFloatStorage\n" + NESTED + b"NK\1tQ.", "a key that"),
         (b"(X\7\0\0\0storagectorch\nFloatStorage\nK\1NJ\0\0\0\x40tQ.", "more bytes than the file"),
+        (b"}" + ONE_HASH + b"Ns.", "a number of more than 53 bits as a key"),
+        (b"}(" + BELOW + b"Nu.", "a number of more than 53 bits as a key"),
+        (b"ccollections\nOrderedDict\n]]" + ONE_HASH + b"aNaa\x85R.", "a number of more than 53"),
+        (b"c__builtin__\nset\n]" + ONE_HASH + b"a\x85R.", "a number of more than 53"),
         (b"X\x80\x96\x98\0" + b"a" * 10_000_000 + b"q\0" + b"c_codecs\nencode\nh\0"
          b"X\6\0\0\0latin1\x86R0.", "steps"),
     ],
-    ids=["array", "dict", "ordered", "set", "storage", "numbers", "copies"],
+    ids=["array", "dict", "ordered", "set", "storage", "numbers", "hash", "hashes",
+         "hash ordered", "hash set", "copies"],
 )  # fmt: skip
 def test_a_pickle_that_would_take_any_memory_or_time_is_not_loaded(
     tmp_path: Path, pickle: bytes, what: str, monkeypatch: pytest.MonkeyPatch

@@ -1,5 +1,7 @@
 """Keras files that are damaged, or made to harm, are refused; nothing in them is executed."""
 
+import signal
+import subprocess
 import sys
 import zipfile
 from contextlib import suppress
@@ -12,8 +14,10 @@ import pytest
 
 from sruserve.model.errors import ModelError
 from sruserve.model.importers.build import import_checkpoint
+from sruserve.model.importers.keras import trial
 from tests.model.importers.files import refused
 from tests.model.importers.keras_files import Layer, write_archive, write_legacy
+from tests.server.observing import until
 
 RANDOM = np.random.default_rng(4)
 
@@ -136,3 +140,40 @@ def test_a_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     path = write_archive(tmp_path / "m.keras", layers())
     monkeypatch.setitem(sys.modules, "h5py", None)
     assert "pip install 'sruserve[keras]'" in refused(tmp_path, path, "classify")
+
+
+def endless(path: Path) -> Path:
+    """A file whose second text has no number and no length, where HDF5 looks for the next one."""
+    content = bytearray(write_legacy(path, layers()).read_bytes())
+    first = content.index(b"GCOL") + 16
+    size = int.from_bytes(content[first + 8 : first + 16], "little")
+    second = first + 16 + -(-size // 8) * 8
+    content[second : second + 16] = bytes(16)
+    path.write_bytes(content)
+    return path
+
+
+def test_a_file_that_hdf5_never_ends_to_read_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial.try_to_read, "__defaults__", (1,))
+    problem = refused(tmp_path, endless(tmp_path / "m.h5"), "classify")
+    assert "m.h5 is damaged: HDF5 cannot read it within 1 seconds" in problem
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_an_import_that_hdf5_never_ends(tmp_path: Path, stop: signal.Signals) -> None:
+    path = endless(tmp_path / "m.h5")
+    command = [sys.executable, "-m", "sruserve", "import", path, tmp_path / "out"]
+    process = subprocess.Popen([*map(str, command), "--task", "classify"], stderr=subprocess.PIPE)
+    until(lambda: bool(_children(process.pid)))
+    (child,) = _children(process.pid)
+    process.send_signal(stop)
+    process.communicate()
+    assert process.returncode not in (0, None)
+    until(lambda: not Path(f"/proc/{child}/exe").exists())
+
+
+def _children(pid: int) -> list[str]:
+    """The processes that a process has started."""
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from sruserve.model.errors import ModelError
 from sruserve.model.importers.build import import_checkpoint
-from tests.model.importers.files import agree, answers, imported, refused
+from tests.model.importers.files import agree, answers, imported, refused, run_import
 from tests.model.importers.keras_formulas import sigmoid
 
 RANDOM = np.random.default_rng(11)
@@ -274,6 +274,36 @@ def test_nodes_that_cannot_be_served_are_refused_by_name(tmp_path: Path, name: s
     assert problem in refused(tmp_path, path, "regress")
 
 
+@pytest.mark.parametrize(
+    ("start", "end", "steps"),
+    [(0, 256, "256"), (0, 2**31 - 2, "2,147,483,646"), (-500, 2**63 - 1, "500")],
+)
+@pytest.mark.parametrize("shape", [("steps", 1, 3), (200, 1, 3)], ids=["any", "fixed"])
+def test_a_cut_of_long_inputs_is_refused(
+    tmp_path: Path, start: int, end: int, steps: str, shape: tuple[int | str, ...]
+) -> None:
+    nodes = [node("Slice", "x start end zero", "cut"), *lstm("cut W R B")]
+    bounds = {"start": np.array([start]), "end": np.array([end]), "zero": np.array([0])}
+    path = graph(tmp_path / "m.onnx", nodes, {**LSTM, **LINEAR, **SQUEEZE, **bounds}, shape)
+    problem = refused(tmp_path, path, "regress")
+    assert f"my_Slice (Slice) cuts inputs of more than {steps} steps" in problem
+
+
+@pytest.mark.parametrize("steps", ["steps", 200])
+def test_a_fixed_number_of_steps_is_assumed_to_be_any(tmp_path: Path, steps: str | int) -> None:
+    path = graph(tmp_path / "m.onnx", lstm(), {**LSTM, **LINEAR, **SQUEEZE}, (steps, 1, 3))
+    output = run_import(tmp_path, path, "tag").output
+    fixed = "assumed: any number of steps, not 200 alone, activation softmax\n"
+    assert (fixed if steps == 200 else "assumed: activation softmax\n") in output
+
+
+def test_a_slice_of_all_steps_is_no_cut(tmp_path: Path) -> None:
+    nodes = [node("Slice", "x start end zero", "all"), *lstm("all W R B")]
+    bounds = {"start": np.array([0]), "end": np.array([2**31 - 1]), "zero": np.array([0])}
+    path = graph(tmp_path / "m.onnx", nodes, {**LSTM, **LINEAR, **SQUEEZE, **bounds})
+    assert imported(tmp_path, path, "regress").config.rnn.num_layers == 1
+
+
 @pytest.mark.parametrize("kind", ["Softmax", "LogSoftmax"])
 def test_a_softmax_of_an_early_version_is_over_all_axes_from_the_second(
     tmp_path: Path, kind: str
@@ -286,9 +316,11 @@ def test_a_softmax_of_an_early_version_is_over_all_axes_from_the_second(
         return graph(tmp_path / "m.onnx", [*nodes, *last], constants, opset=11)
 
     turned = node("Transpose", "m", "t", perm=[1, 0, 2])
-    assert "is not over the features" in refused(
-        tmp_path, early(turned, node(kind, "t", "y")), "tag", labels=["a", "b"]
-    )
+    features_first = node("Transpose", "m", "f", perm=[1, 2, 0])
+    for last in ([turned, node(kind, "t", "y")], [features_first, node(kind, "f", "y", axis=1)]):
+        assert "is over all axes from 1 on, as in each opset before 13" in refused(
+            tmp_path, early(*last), "tag", labels=["a", "b"]
+        )
     path = early(turned, node(kind, "t", "y", axis=2))
     assert imported(tmp_path, path, "tag", labels=["a", "b"]).config.activation == "softmax"
 

@@ -13,9 +13,8 @@ from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile
 
 from sruserve.model.errors import CheckpointError
 from sruserve.model.files import MAX_TEXT_BYTES, memory_bytes, open_regular
-from sruserve.model.importers.keras.hdf5 import Hdf5
-from sruserve.model.importers.options import shown
-from sruserve.model.importers.wiring.steps import Array
+from sruserve.model.importers.keras.hdf5 import Array, Hdf5
+from sruserve.model.importers.shown import shown
 
 _WEIGHTS = "model.weights.h5"
 _COUNT = "count"  # of the numbers that a Normalization has seen, a whole number
@@ -25,7 +24,10 @@ _ROOTS = ("layers", "_layer_checkpoint_dependencies")
 
 
 class Weights(Protocol):
-    """The weights of all layers."""
+    """The weights of all layers, and the file that they are in."""
+
+    @property
+    def file(self) -> Hdf5: ...
 
     def of(self, layer: str, key: str, part: str, names: Sequence[str]) -> dict[str, Array]:
         """Return a layer's arrays, by `names` in the order of Keras; `count` is left out.

@@ -2,16 +2,16 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from sruserve.model.errors import CheckpointError
+from sruserve.model.importers.keras.masks import MASKS, check_masks
+from sruserve.model.importers.keras.nodes import sources_of, valid
 from sruserve.model.importers.options import shown
 
 _MAX_LAYERS = 4096
 _JOINS = ("Concatenate", "Add")
-_MASKS = ("NotEqual", "Any")  # operations that Keras adds to a graph for the mask
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def layers_in_order(model: dict[str, Any]) -> list[Layer]:
     model: the description of a Sequential or a linear functional model.
     """
     kind, config = model.get("class_name"), model.get("config")
-    entries = config if isinstance(config, list) else _of(config, "layers", list)
+    entries = config if isinstance(config, list) else valid(config, "layers", list)
     if len(entries) > _MAX_LAYERS or not all(isinstance(entry, dict) for entry in entries):
         raise CheckpointError("the model's description has no list of layers")
     keys, layers = Counter[str](), {}
@@ -54,7 +54,7 @@ def layers_in_order(model: dict[str, Any]) -> list[Layer]:
         snake = _snake_case(str(entry.get("class_name")))
         key = f"{snake}_{keys[snake]}" if keys[snake] else snake
         keys[snake] += 1
-        name = str(entry.get("name") or _of(entry.get("config"), "name", str))
+        name = str(entry.get("name") or valid(entry.get("config"), "name", str))
         if name in layers:
             raise CheckpointError(f"the model has two layers {shown(name)}")
         layers[name] = (entry, key)
@@ -120,11 +120,12 @@ def _chain(
     _only(config.get("input_layers"), "input")
     known = {*order, *(each for names in joins.values() for each in names)}
     for other, entry in entries.items():
-        if other not in known and entry.get("class_name") not in _MASKS:
+        if other not in known and entry.get("class_name") not in MASKS:
             raise CheckpointError(
                 f"layer {shown(other)} ({shown(entry.get('class_name'))}) is on a branch; only a "
                 "chain of layers can be served"
             )
+    check_masks(entries)
     return order[::-1], joins
 
 
@@ -133,44 +134,14 @@ def _read_by(name: str, entries: dict[str, dict[str, Any]]) -> list[tuple[str, i
     entry = entries.get(name)
     if entry is None:
         raise CheckpointError(f"the model has no layer {shown(name)}")
-    nodes = _of(entry, "inbound_nodes", list)
+    nodes = valid(entry, "inbound_nodes", list)
     if entry.get("class_name") == "InputLayer":
         return []
     if len(nodes) != 1:
         raise CheckpointError(
             f"layer {shown(name)} is used {len(nodes)} times; each layer may run once"
         )
-    return list(_sources(nodes[0]))
-
-
-def _sources(node: Any) -> Iterator[tuple[str, int]]:
-    """Yield the layers that a node reads, and the number of the output; a mask is left out."""
-    if isinstance(node, dict):  # Keras 3
-        arguments = node.get("kwargs")
-        others = arguments if isinstance(arguments, dict) else {}
-        for value in (node.get("args"), {k: v for k, v in others.items() if k != "mask"}):
-            yield from _tensors(value)
-    else:  # [[name, node, output, arguments], …]
-        for source in node if isinstance(node, list) else ():
-            if not isinstance(source, list) or len(source) < 3:
-                raise CheckpointError("the model's description has a node that cannot be read")
-            yield str(source[0]), int(source[2])
-            others = source[3] if len(source) > 3 and isinstance(source[3], dict) else {}
-            for argument, value in others.items():
-                if argument != "mask" and isinstance(value, list):
-                    yield str(value[:1]), -1
-
-
-def _tensors(value: Any) -> Iterator[tuple[str, int]]:
-    if isinstance(value, dict) and value.get("class_name") == "__keras_tensor__":
-        history = _of(value.get("config"), "keras_history", list)
-        yield str(history[0]), int(history[2])
-    elif isinstance(value, dict):
-        for inner in value.values():
-            yield from _tensors(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _tensors(inner)
+    return list(sources_of(nodes[0]))
 
 
 def _only(ends: Any, what: str) -> str:
@@ -182,13 +153,6 @@ def _only(ends: Any, what: str) -> str:
     if ends[2] != 0:
         raise CheckpointError(f"the model's {what} is output {shown(ends[2])} of {shown(ends[0])}")
     return ends[0]
-
-
-def _of(owner: Any, name: str, kind: type) -> Any:
-    value = owner.get(name) if isinstance(owner, dict) else None
-    if not isinstance(value, kind):
-        raise CheckpointError(f"the model's description has no valid {name}")
-    return value
 
 
 def _snake_case(name: str) -> str:

@@ -1,16 +1,19 @@
 """Arrays and texts of an HDF5 file that another party may have written."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import takewhile
 from math import prod
 from typing import Any, BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sruserve.model.errors import CheckpointError
 from sruserve.model.files import MAX_TEXT_BYTES
-from sruserve.model.importers.options import shown
-from sruserve.model.importers.wiring.steps import Array
+from sruserve.model.importers.shown import shown
+
+Array = NDArray[Any]
 
 _INSTALL = "Keras files need h5py: pip install 'sruserve[keras]'"
 # What a damaged file raises in h5py.
@@ -38,12 +41,39 @@ class Hdf5:
         except ImportError as error:
             raise CheckpointError(_INSTALL) from error
         self._h5py = h5py
-        self._bytes_left = size
-        self._text_bytes_left = _TEXT_READS * size + _SMALL_BYTES
+        self._size = size
+        self._refill()
         try:
             self._file = h5py.File(file, "r")
         except _DAMAGES as error:
             raise CheckpointError(f"the file is not valid HDF5: {shown(error)}") from error
+
+    def _refill(self) -> None:
+        self._bytes_left = self._size
+        self._text_bytes_left = _TEXT_READS * self._size + _SMALL_BYTES
+
+    def read_all(self) -> None:
+        """Read each group, attribute and array that can be read, as any reader of the file would.
+
+        That takes any time if the file is damaged.
+        """
+        paths: list[tuple[str, ...]] = [()]
+        seen: set[int] = set()
+        while paths:
+            path = paths.pop()
+            self._refill()
+            with suppress(CheckpointError):
+                owner = self._find(path)
+                place = self._read("an object", lambda o=owner: self._h5py.h5o.get_info(o.id).addr)
+                if place in seen:  # links may go in a circle
+                    continue
+                seen.add(place)
+                for name in self._read("attributes", lambda o=owner: [*o.attrs]):
+                    with suppress(CheckpointError):
+                        self._attribute(name, path)
+                paths += [(*path, name) for name in self.names(*path)]
+                if isinstance(owner, self._h5py.Dataset):
+                    self.array(*path)
 
     def has(self, *path: str) -> bool:
         """Whether there is a group or an array at `path`."""

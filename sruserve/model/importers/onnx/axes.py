@@ -24,6 +24,7 @@ from sruserve.model.importers.onnx.values import (
 )
 from sruserve.model.importers.wiring.steps import Embed, pool, select
 
+_NO_END = (1 << 31) - 1  # at least: what exporters write for a slice without an end
 _POOLS = {
     "ReduceMean": "mean", "ReduceMax": "max", "GlobalAveragePool": "mean", "GlobalMaxPool": "max"
 }  # fmt: skip
@@ -151,12 +152,25 @@ def _gather(name: str, x: Flow | States, index: Any, axis: int) -> Value:
 def _sliced(name: str, x: Flow | States, ranges: Sequence[slice]) -> Value:
     for axis, each in enumerate(ranges):
         size = sizes(x.axes)[axis]
+        if any(label == "time" for label, _ in x.axes[axis]):
+            _check_cuts_none(each, size)
         begin, end, step = each.indices(size)
         if (begin, end, step) != (0, size, 1):
             if step != 1 or begin >= end:
                 raise Refused("takes every other place, or none")
             x = _range(name, x, axis, begin, end)
     return x
+
+
+def _check_cuts_none(places: slice, size: int) -> None:
+    """Raise `Refused` for places that are all steps of a short input, but not of a long one."""
+    start, end = places.start or 0, places.stop
+    if start < -size or (end is not None and size < end < _NO_END):
+        steps = -start if start < -size else end
+        raise Refused(
+            f"cuts inputs of more than {steps:,} steps, and the server cuts none: export the "
+            "network without the cut, and cut its inputs before they are sent"
+        )
 
 
 def _range(name: str, x: Flow | States, axis: int, begin: int, end: int) -> Flow | States:

@@ -1,6 +1,7 @@
 """Networks that are ONNX graphs, such as those that `torch.onnx.export` writes."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,10 @@ def read(path: Path, options: Options | None, task: Task) -> Imported:
     if not same(steps, others):
         raise CheckpointError("the network computes with the number of its steps or inputs")
     features = None if graph.reads_ids else graph.features
-    return assemble(steps, task, features)
+    imported = assemble(steps, task, features)
+    if graph.fixed_steps is None:
+        return imported
+    return replace(imported, assumed=(f"any number of steps, not {graph.fixed_steps:,} alone",))
 
 
 def _answers(flow: Flow, name: str) -> tuple[Step, ...]:
@@ -77,6 +81,16 @@ def _trains(inputs: list[Value | None]) -> bool:
     """Whether a Dropout, with its ratio and mode, drops numbers."""
     mode = inputs[2] if len(inputs) > 2 else None
     return mode is not None and not (isinstance(mode, Const) and not mode.array.any())
+
+
+def _check_last_axis(inputs: list[Value | None], axis: int) -> None:
+    """Raise `Refused` for an early softmax over several axes together."""
+    x = inputs[0] if inputs else None
+    if isinstance(x, (Flow, States)) and axis % len(x.axes) != len(x.axes) - 1:
+        raise Refused(
+            f"is over all axes from {axis} on, as in each opset before {_SOFTMAX_OF_LAST_AXIS}; "
+            "it must be over the features, as the last axis"
+        )
 
 
 class _Graph:
@@ -113,6 +127,7 @@ class _Graph:
         self._input = inputs[0]
         self.reads_ids = self._input.type.tensor_type.elem_type in _IDS
         self.features = 0
+        self.fixed_steps: int | None = None  # if the file states their number
 
     def output(self, wanted: object) -> str:
         """Return the name of the output to serve; raises `OptionError`."""
@@ -160,6 +175,7 @@ class _Graph:
             )
         labels: list[Label] = ["batch", "time"] if batch_first else ["time", "batch"]
         labels = labels if outer == 2 else ["time"]
+        self.fixed_steps = shape[labels.index("time")]
         axes: list[Axis] = [
             ((label, size or steps),) if label == "time" or (size or 1) > 1 else ()
             for label, size in zip(labels, shape, strict=False)
@@ -196,6 +212,7 @@ class _Graph:
         attributes = {entry.name: self._attribute(entry) for entry in node.attribute}
         if kind in ("Softmax", "LogSoftmax") and self._opset < _SOFTMAX_OF_LAST_AXIS:
             attributes.setdefault("axis", 1)
+            _check_last_axis(inputs, attributes["axis"])
         if kind == "Constant":
             return (self._constant(attributes),)
         first = inputs[0] if inputs else None
