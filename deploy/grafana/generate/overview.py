@@ -13,8 +13,10 @@ from deploy.grafana.generate.queries import (
     total,
 )
 
-_NOT_SERVED = 'outcome=~"refused|error"'
-_COUNTED = 'outcome=~"ok|refused|error"'
+_SERVED = rate("sru_requests_total", 'outcome="ok"')
+_REFUSED = rate("sru_requests_total", 'outcome=~"refused|error"')
+_OWN_LIMIT = rate("sru_refusals_total", 'reason=~"rate_limited|state_quota_exceeded"')
+_NOT_SERVED = f"clamp_min({_REFUSED} - {_OWN_LIMIT}, 0)"
 _ALERTS = 'ALERTS{alertname=~"Sruserve.+", alertstate="firing"}'
 
 _AT_A_GLANCE = Row(
@@ -35,12 +37,11 @@ _AT_A_GLANCE = Row(
         Panel(
             "Not served", "percentunit",
             "Share of the requests that the server refused (429, 503, 504) or failed (500). "
-            "Invalid requests and clients that left do not count. Above 0.1 %: look at Refusals by "
-            "reason.",
+            "Invalid requests, clients that left and clients over a limit of their own key do not "
+            "count. Above 0.1 %: look at Refusals by reason.",
             [
                 Query(
-                    f"{rate('sru_requests_total', _NOT_SERVED)} / "
-                    f"{rate('sru_requests_total', _COUNTED)}",
+                    f"{_NOT_SERVED} / ({_NOT_SERVED} + {_SERVED})",
                     "share",
                 )
             ],
@@ -97,16 +98,19 @@ _TRAFFIC = Row(
         ),
         Panel(
             "Requests by outcome", "reqps",
-            "`ok`: served. `invalid`: the request was wrong (4xx). `refused`: no room or time "
-            "(429, 503, 504): add replicas. `cancelled`: the client left. `error`: the server "
-            "failed (500), which must not happen: read the log.",
+            "`ok`: served. `invalid`: the request was wrong (4xx). `refused`: no room or time, or "
+            "a limit of the client's own key (429, 503, 504): look at Refusals by reason. "
+            "`cancelled`: the client left. `error`: the server failed (500), which must not "
+            "happen: read the log.",
             [Query(rate("sru_requests_total", by="outcome"), "{{outcome}}")],
         ),
         Panel(
             "Refusals by reason", "reqps",
             "The code of every request that ended in an error. `overloaded`: the queue is full, so "
-            "add a replica. `draining`: a server is stopping. `engine_failure`, `internal_error`: "
-            "read the log. `state_…`: see the dashboard of streams. Others: the client's mistakes.",
+            "add a replica. `rate_limited`, `state_quota_exceeded`: a client is at a limit of its "
+            "own key, which no replica changes. `draining`: a server is stopping. "
+            "`engine_failure`, `internal_error`: read the log. Other `state_…`: see the dashboard "
+            "of streams. All others: the client's mistakes.",
             [
                 Query(
                     active(rate("sru_refusals_total", by="reason"), "sru_refusals_total", "reason"),

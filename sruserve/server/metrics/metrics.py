@@ -26,6 +26,7 @@ from sruserve.server.errors import (
     InternalError,
     OutOfDeviceMemory,
     Overloaded,
+    RateLimited,
     StateQuotaExceeded,
     StateRefused,
     StoreUnavailable,
@@ -40,7 +41,7 @@ UNKNOWN_MODEL = "unknown"
 # Exported before they happen: Prometheus sees a counter grow only if it has seen it before.
 _ALERTED = (
     *(Overloaded, DeadlineExceeded, OutOfDeviceMemory, StoreUnavailable),
-    *(StateQuotaExceeded, EngineFailure, InternalError),
+    *(RateLimited, StateQuotaExceeded, EngineFailure, InternalError),
 )
 if metric_files.VARIABLE not in os.environ:
     REGISTRY.register(ProcessCollector())
