@@ -54,6 +54,7 @@ def balanced(
     for here, there, mine in zip((8000, 8001), ports, own, strict=True):
         text = re.sub(rf"10\.0\.0\.\d:{here}", f"127.0.0.1:{there}", text)
         text = text.replace(f"127.0.0.1:{here + 80}", f"127.0.0.1:{mine}")
+    text = text.replace("127.0.0.1:8404", f"127.0.0.1:{free_port()}")
     text = text.replace("/run/haproxy", str(folder))
     text, lines = LINES.subn(rf"\1\2 crt {authority.folder / 'both.pem'}", text)
     assert lines == 2

@@ -5,6 +5,9 @@ from deploy.grafana.generate.queries import (
     INSTANCE,
     active,
     largest,
+    latencies,
+    latency,
+    objective,
     quantile,
     quantiles,
     rate,
@@ -13,6 +16,7 @@ from deploy.grafana.generate.queries import (
     total,
 )
 
+_CURRENT = 'state="current"'
 _SERVED = rate("sru_requests_total", 'outcome="ok"')
 _REFUSED = rate("sru_requests_total", 'outcome=~"refused|error"')
 _OWN_LIMIT = rate("sru_refusals_total", 'reason=~"rate_limited|state_quota_exceeded"')
@@ -49,9 +53,10 @@ _AT_A_GLANCE = Row(
         ),
         Panel(
             "Latency, p99", "s",
-            "99 of 100 requests are answered faster. A streamed completion lasts until its last "
-            "event. If it is high, look at Latency by route, then at Queue time.",
-            [Query(quantile(0.99, "sru_request_seconds"), "p99")], number=True,
+            "99 of 100 requests that generate no text are answered faster. Completions and held "
+            "streams last as long as their text, so they are left out. Above the objective of half "
+            "a second: look at Latency by route, then at Queue time.",
+            [Query(latency(0.99), "p99")], number=True, limit=0.5,
         ),
         Panel(
             "Error budget burn, 1 h", "short",
@@ -132,9 +137,10 @@ _LATENCY = Row(
     [
         Panel(
             "Latency", "s",
-            "From a request read to its reply sent, over all routes. If p50 is high, too, the "
-            "server is saturated. If only p99 is, a few requests are long: look at the routes.",
-            quantiles("sru_request_seconds"),
+            "From a request read to its reply sent, for requests that generate no text. If p50 is "
+            "high, too, the server is saturated. If only p99 is, a few requests are long: look at "
+            "the routes. The dashboard of generation has the times of completions.",
+            [*latencies(), objective("latency")],
         ),
         Panel(
             "Latency by route, p95", "s",
@@ -153,7 +159,7 @@ _LATENCY = Row(
             "Queue time", "s",
             "From a request submitted to its first step. An idle server starts at once. If it "
             "grows steadily, more work comes than is done: add replicas.",
-            quantiles("sru_queue_seconds"),
+            [*quantiles("sru_queue_seconds"), objective("queue")],
         ),
     ],
 )  # fmt: skip
@@ -224,6 +230,23 @@ _VERSIONS = Row(
                 Query(
                     f"max by (model, state) ({selected('sru_model_versions')})",
                     "{{model}} {{state}}",
+                ),
+                Query(
+                    f"max({selected('sru_model_versions_limit', of_models=False)})",
+                    "SRUSERVE_MODEL_VERSIONS",
+                ),
+            ],
+        ),
+        Panel(
+            "Replicas by version", "short",
+            "Instances that give new requests to a version, by its digest. Two lines of a model "
+            "after a rollout, or of one number: replicas have different weights, so finish the "
+            "rollout or take it back, and look at `sruserve inspect` on each.",
+            [
+                Query(
+                    "count by (model, version, digest) "
+                    f"({selected('sru_model_info', _CURRENT)})",
+                    "{{model}} {{version}} {{digest}}",
                 )
             ],
         ),
@@ -231,7 +254,8 @@ _VERSIONS = Row(
             "Versions ended", "short",
             "Older versions that are no longer served, in an hour. `over`: no state of them can "
             "arrive any more. `versions` and `memory`: they made way early, and their streams "
-            "ended; give the server more memory, or raise SRUSERVE_MODEL_VERSIONS.",
+            "ended; give the server more memory, or raise SRUSERVE_MODEL_VERSIONS. `start`: a "
+            "server that started left them out.",
             [
                 Query(
                     f"sum by (reason) (increase({selected('sru_model_versions_ended_total')}[1h]))",
