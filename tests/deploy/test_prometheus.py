@@ -75,6 +75,19 @@ def test_prometheus_accepts_its_configuration_and_rules(promtool: str) -> None:
     assert sum(found) == len(ALERTS) + len(RECORDED)
 
 
+def test_prometheus_accepts_the_jobs_in_comments_and_the_alerts_have_their_names(
+    promtool: str, tmp_path: Path
+) -> None:
+    text = re.sub(
+        r"^  # (?=- job_name|  )", "  ", (FOLDER / "prometheus.yml").read_text(), flags=re.M
+    )
+    (tmp_path / "prometheus.yml").write_text(text)
+    run(promtool, "check", "config", str(tmp_path / "prometheus.yml"))
+    jobs = {job["job_name"] for job in yaml.safe_load(text)["scrape_configs"]}
+    asked = {name for rule in ALERTS for name in re.findall(r'job="([\w-]+)"', rule["expr"])}
+    assert asked == jobs == {"sruserve", "sruserve-haproxy", "sruserve-probe"}
+
+
 @pytest.mark.parametrize("file", CASES, ids=lambda file: file.stem)
 def test_alerts_fire_and_are_silent_when_they_should(promtool: str, file: Path) -> None:
     assert "SUCCESS" in run(promtool, "test", "rules", str(file))

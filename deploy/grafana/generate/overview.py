@@ -225,7 +225,7 @@ _VERSIONS = Row(
             "Versions in memory", "short",
             "Versions of each model, by what they do: `current`, `split` for a part of new "
             "requests, `older` for the states that belong to it, and `ending`. Many older ones "
-            "take memory: lower SRUSERVE_MODEL_VERSIONS, or let states live shorter.",
+            "take memory: lower SRUSERVE_MODEL_VERSIONS, the limit, or let states live shorter.",
             [
                 Query(
                     f"max by (model, state) ({selected('sru_model_versions')})",
@@ -233,13 +233,13 @@ _VERSIONS = Row(
                 ),
                 Query(
                     f"max({selected('sru_model_versions_limit', of_models=False)})",
-                    "SRUSERVE_MODEL_VERSIONS",
+                    "limit",
                 ),
             ],
         ),
         Panel(
             "Replicas by version", "short",
-            "Instances that give new requests to a version, by its digest. Two lines of a model "
+            "Instances by the current version of each model, with its digest. Two lines of a model "
             "after a rollout, or of one number: replicas have different weights, so finish the "
             "rollout or take it back, and look at `sruserve inspect` on each.",
             [
