@@ -111,10 +111,12 @@ RUN groupadd --gid 10001 sruserve \
         --shell /usr/sbin/nologin sruserve \
  && mkdir /models
 
-# All interfaces of the container; what of them is reachable from outside, `--publish` decides.
+# A line for each request, and all interfaces of the container: what of them is reachable from
+# outside, `--publish` decides.
 ENV PATH=/opt/sruserve/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1 \
+    SRUSERVE_ACCESS_LOG=true \
     SRUSERVE_HOST=0.0.0.0
 
 # By number, so that an orchestrator can tell that it is not root.

@@ -14,9 +14,18 @@ CHART = ROOT / "deploy/helm/sruserve"
 FOLDER = ROOT / "deploy/kubernetes"
 NAME = NAMESPACE = "sruserve"
 # Everything that the chart can make. The rest are its defaults.
-VALUES: dict[str, Any] = {"podMonitor": {"enabled": True}}
+VALUES: dict[str, Any] = {
+    "podMonitor": {"enabled": True},
+    "prometheusRule": {"enabled": True},
+    "dashboards": {"enabled": True},
+}
 AUTOSCALED: dict[str, Any] = {"autoscaling": {"enabled": True}}
-FOLDERS = {"podmonitor.yaml": "prometheus-operator", "scaledobject.yaml": "keda"}
+FOLDERS = {
+    "podmonitor.yaml": "prometheus-operator",
+    "prometheusrule.yaml": "prometheus-operator",
+    "dashboards.yaml": "grafana",
+    "scaledobject.yaml": "keda",
+}
 _HEAD = "# Generated from deploy/helm/sruserve by deploy/manifests.py: change the chart instead.\n"
 
 

@@ -38,7 +38,11 @@ from sruserve.server.kserve.http import routes as kserve
 from sruserve.server.kserve.http.management import UnknownRouteEndpoint
 from sruserve.server.kserve.inference import Inference
 from sruserve.server.lifecycle import Lifecycle
-from sruserve.server.metrics.metrics import connections_limit, connections_open
+from sruserve.server.metrics.metrics import (
+    certificate_expiry,
+    connections_limit,
+    connections_open,
+)
 from sruserve.server.metrics.page import MetricsPage
 from sruserve.server.observation.opening import Observers
 from sruserve.server.offload import run_in_thread
@@ -91,6 +95,8 @@ class Application:
     ) -> None:
         self.settings = settings
         self.certificates = certificates or read_certificates(settings)
+        if self.certificates is not None:
+            self.certificates.report_to(certificate_expiry)
         self._pulse, self._clocks, self._open_streams = pulse, clocks, open_streams
         self.lifecycle = Lifecycle(settings, clocks)
         self.metrics = MetricsPage()

@@ -62,6 +62,11 @@ def variables(target: str) -> dict[str, str]:
     return dict(pair.split("=", 1) for pairs_of_line in pairs for pair in pairs_of_line.split())
 
 
+def test_each_request_to_a_container_has_a_line_unless_a_variable_says_otherwise() -> None:
+    for target in ("cpu", "gpu"):
+        assert variables(target)["SRUSERVE_ACCESS_LOG"] == "true"
+
+
 def test_the_image_for_the_cpu_has_no_compiler() -> None:
     assert any("gcc" in arguments for _, arguments in stages()["builder"])
     assert not any(re.search(r"gcc|apt-get|pip", arguments) for _, arguments in image("cpu"))
@@ -118,8 +123,8 @@ def test_the_images_set_only_settings_that_exist_and_leave_the_models_unset() ->
     cpu, gpu = (
         {name for name in variables(target) if name.startswith(PREFIX)} for target in ("cpu", "gpu")
     )
-    assert cpu == {"SRUSERVE_HOST"}
-    assert gpu == {"SRUSERVE_HOST", "SRUSERVE_DEVICE"}
+    assert cpu == {"SRUSERVE_HOST", "SRUSERVE_ACCESS_LOG"}
+    assert gpu == {"SRUSERVE_HOST", "SRUSERVE_ACCESS_LOG", "SRUSERVE_DEVICE"}
     assert gpu <= {variable_name(field) for field in Settings.model_fields}
     assert load_settings(device=variables("gpu")["SRUSERVE_DEVICE"]).device == "cuda"
     ports = [Settings.model_fields[name].default for name in ("port", "grpc_port")]

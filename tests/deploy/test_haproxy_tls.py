@@ -1,6 +1,8 @@
 """HAProxy reaches replicas with TLS by the lines that deploy/haproxy.cfg has in comments."""
 
 import re
+import socket
+import ssl
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -46,14 +48,19 @@ def ports(authority: Authority) -> Iterator[tuple[int, int]]:
 
 @contextmanager
 def balanced(
-    folder: Path, authority: Authority, ports: tuple[int, int], name: str = NAME
+    folder: Path, authority: Authority, ports: tuple[int, int], name: str = NAME, bind: str = ""
 ) -> Iterator[tuple[int, int]]:
-    """HAProxy before the server, three times the same; yields its ports of HTTP and gRPC."""
+    """HAProxy before the server, three times the same; yields its ports of HTTP and gRPC.
+
+    bind: further words for the port of HTTP.
+    """
     own = free_port(), free_port()
     text = CONFIG
     for here, there, mine in zip((8000, 8001), ports, own, strict=True):
         text = re.sub(rf"10\.0\.0\.\d:{here}", f"127.0.0.1:{there}", text)
         text = text.replace(f"127.0.0.1:{here + 80}", f"127.0.0.1:{mine}")
+    text = text.replace(f"bind 127.0.0.1:{own[0]}", f"bind 127.0.0.1:{own[0]} {bind}")
+    text = text.replace("127.0.0.1:8404", f"127.0.0.1:{free_port()}")
     text = text.replace("/run/haproxy", str(folder))
     text, lines = LINES.subn(rf"\1\2 crt {authority.folder / 'both.pem'}", text)
     assert lines == 2
@@ -61,18 +68,19 @@ def balanced(
     (folder / "haproxy.cfg").write_text(text)
     process = subprocess.Popen([haproxy(), "-f", str(folder / "haproxy.cfg")])
     try:
-        until(lambda: answers(own[0]))
+        until(lambda: listens(own[0]))
         yield own
     finally:
         process.kill()
         process.wait()
 
 
-def answers(port: int) -> bool:
+def listens(port: int) -> bool:
     try:
-        return bool(httpx.get(f"http://127.0.0.1:{port}/readyz").status_code)
-    except httpx.TransportError:
+        socket.create_connection(("127.0.0.1", port)).close()
+    except OSError:
         return False
+    return True
 
 
 def is_live(port: int) -> bool:
@@ -105,6 +113,23 @@ def test_what_is_for_one_replica_alone_does_not_pass_haproxy(
             with pytest.raises(grpc.RpcError) as refused:
                 stub.RepositoryModelLoad(RepositoryModelLoadRequest(model_name="m"), timeout=30)
     assert "404" in refused.value.details()
+
+
+def test_haproxy_wants_certificates_of_clients_by_the_words_of_the_docs(
+    tmp_path: Path, authority: Authority, ports: tuple[int, int]
+) -> None:
+    words = "ssl crt FILE verify required ca-file FILE"
+    assert f"`bind :443 {words}`" in CONFIG
+    both, authorities = authority.folder / "both.pem", authority.file
+    words = words.replace("FILE", str(both), 1).replace("FILE", str(authorities))
+    context = ssl.create_default_context(cafile=str(authorities))
+    context.check_hostname = False
+    with balanced(tmp_path, authority, ports, bind=words) as (http_port, _):
+        address = f"https://127.0.0.1:{http_port}/v1/models"
+        with pytest.raises(httpx.TransportError):
+            httpx.get(address, verify=context)
+        context.load_cert_chain(both)
+        until(lambda: httpx.get(address, verify=context).status_code == 200)
 
 
 def test_a_replica_whose_certificate_has_another_name_gets_no_request(

@@ -97,6 +97,30 @@ def test_the_plain_manifests_are_what_the_chart_makes() -> None:
     assert files == manifests(), "run: python deploy/manifests.py"
 
 
+def test_the_rules_of_the_operator_are_those_of_prometheus() -> None:
+    values = {"prometheusRule": {"enabled": True, "labels": {"release": "monitoring"}}}
+    (rule,) = objects(render(values)["prometheusrule.yaml"])
+    files = sorted((ROOT / "deploy/prometheus/rules").glob("*.yml"))
+    groups = [each for file in files for each in yaml.safe_load(file.read_text())["groups"]]
+    assert rule["spec"]["groups"] == groups
+    assert len(groups) > 5
+    assert rule["metadata"]["labels"]["release"] == "monitoring"
+    assert "prometheusrule.yaml" not in render({})
+
+
+def test_the_dashboards_of_the_sidecar_are_those_of_grafana() -> None:
+    values = {"dashboards": {"enabled": True, "annotations": {"grafana_folder": "sruserve"}}}
+    (config,) = objects(render(values)["dashboards.yaml"])
+    files = (ROOT / "deploy/grafana/dashboards").glob("*.json")
+    boards = {f"sruserve-{file.name}": file.read_text().strip() for file in files}
+    assert config["data"] == boards
+    assert len(boards) == 5
+    assert config["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert config["metadata"]["annotations"] == {"grafana_folder": "sruserve"}
+    assert sum(map(len, boards.values())) < 1 << 20, "more than a ConfigMap may have"
+    assert "dashboards.yaml" not in render({})
+
+
 def test_helm_finds_nothing_wrong_with_the_chart() -> None:
     report = helm_python.lint(CHART, strict=True)
     assert report["errors"] == []

@@ -170,3 +170,23 @@ def test_the_unit_of_systemd_waits_for_a_stop_and_reloads_by_sighup() -> None:
     assert int(service["RestartPreventExitStatus"]) == EXIT_USAGE
     assert service["ExecReload"].endswith("-HUP $MAINPID")
     assert f"/dev/stdin {service['EnvironmentFile']} " in PAGE
+    assert service["MemoryMax"]
+
+
+def test_the_written_way_to_a_service_installs_what_it_serves_and_logs_its_requests() -> None:
+    section = PAGE.partition("### systemd")[2].partition("\n## ")[0]
+    (extras,) = re.findall(r"'\.\[([\w,]+)\]'", section)
+    assert {"grpc", "redis", "otel"} <= set(extras.split(","))
+    assert "SRUSERVE_ACCESS_LOG=true" in section
+
+
+def test_the_key_in_use_is_read_back_before_it_is_replaced() -> None:
+    (script,) = [text for text in SHOWN if "$OLD" in text]
+    read, written = script.index("OLD=$(kubectl"), script.index("create secret")
+    assert read < written
+    assert "base64 --decode" in script[:written]
+
+
+def test_a_server_that_loads_is_not_restarted_by_hand() -> None:
+    (line,) = [line for line in PAGE.splitlines() if "Is a replica up?" in line]
+    assert "starting on" in line

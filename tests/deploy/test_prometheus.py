@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from prometheus_client import Histogram
 
 from deploy.grafana.generate.tables import exported
 from deploy.grafana.live.expressions import RULES, panel_queries, rules, selectors
@@ -15,6 +16,7 @@ from sruserve.kernels import kernel_name
 from sruserve.server.app import Application
 from sruserve.server.errors import ServeError
 from sruserve.server.kserve.grpc.service import GrpcService
+from sruserve.server.metrics import definitions
 from sruserve.server.settings import Settings, load_settings, variable_name
 from sruserve.server.tasks.endpoint import Endpoint
 
@@ -24,7 +26,14 @@ CASES = sorted((FOLDER / "tests").glob("*.yml"))
 ALERTS = rules("alert")
 RECORDED = rules("record")
 DOCS = (ROOT / "docs" / "monitoring.md").read_text()
-VERSION_ENDS = {"over", "request", "versions", "memory"}
+VERSION_ENDS = {"over", "request", "versions", "memory", "start"}
+# Of other programs: a real HAProxy has its metric in `test_haproxy_metrics.py`.
+OTHERS = {
+    "up": {"job", "instance"},
+    "haproxy_backend_active_servers": {"job", "instance", "proxy"},
+    "probe_success": {"job", "instance"},
+    "probe_ssl_earliest_cert_expiry": {"job", "instance"},
+}
 OUTCOMES = {"ok", "invalid", "refused", "cancelled", "error", "computed", "repeated"}
 
 each_alert = pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])
@@ -62,8 +71,21 @@ def fired() -> dict[str, str]:
 
 def test_prometheus_accepts_its_configuration_and_rules(promtool: str) -> None:
     done = run(promtool, "check", "config", str(FOLDER / "prometheus.yml"))
-    assert f"{len(ALERTS)} rules found" in done
-    assert f"{len(RECORDED)} rules found" in done
+    found = [int(number) for number in re.findall(r"(\d+) rules found", done)]
+    assert sum(found) == len(ALERTS) + len(RECORDED)
+
+
+def test_prometheus_accepts_the_jobs_in_comments_and_the_alerts_have_their_names(
+    promtool: str, tmp_path: Path
+) -> None:
+    text = re.sub(
+        r"^  # (?=- job_name|  )", "  ", (FOLDER / "prometheus.yml").read_text(), flags=re.M
+    )
+    (tmp_path / "prometheus.yml").write_text(text)
+    run(promtool, "check", "config", str(tmp_path / "prometheus.yml"))
+    jobs = {job["job_name"] for job in yaml.safe_load(text)["scrape_configs"]}
+    asked = {name for rule in ALERTS for name in re.findall(r'job="([\w-]+)"', rule["expr"])}
+    assert asked == jobs == {"sruserve", "sruserve-haproxy", "sruserve-probe"}
 
 
 @pytest.mark.parametrize("file", CASES, ids=lambda file: file.stem)
@@ -83,7 +105,7 @@ def test_every_alert_has_a_case_in_which_it_fires_and_one_in_which_it_is_silent(
         for test in case.get("alert_rule_test", ())
         if "promql_expr_test" not in case and case["input_series"] and "exp_alerts" not in test
     ]
-    assert silent.count(name) == 1
+    assert name in silent
 
 
 @each_alert
@@ -118,7 +140,8 @@ def test_a_rule_asks_for_values_that_the_server_can_export(rule: dict[str, Any])
     for metric, matchers in selectors(rule["expr"]):
         name = re.sub(r"_(bucket|sum|count)$", "", metric)
         for label, value in re.findall(r'(\w+)=~?"([^"]*)"', matchers):
-            assert metric == "up" or label in labels[name], f"{metric} has no label {label}"
+            known = labels.get(name) or OTHERS[name]
+            assert label in known, f"{metric} has no label {label}"
             values = set(value.split("|"))
             assert label != "reason" or values <= codes | VERSION_ENDS, value
             assert label != "outcome" or values <= OUTCOMES, value
@@ -191,6 +214,24 @@ def test_recorded_names_that_alerts_and_dashboards_use_are_recorded() -> None:
     for alert in ALERTS:
         used = {name for name, _ in selectors(alert["expr"]) if name.startswith("sruserve:")}
         assert used <= recorded, alert["alert"]
+
+
+@pytest.mark.parametrize(
+    ("name", "histogram"),
+    [
+        ("latency", definitions.REQUEST_TIME),
+        ("first_character", definitions.FIRST_CHARACTER),
+        ("queue", definitions.QUEUE_TIME),
+    ],
+)
+def test_an_objective_is_the_edge_of_a_bucket_so_that_a_quantile_can_be_compared_with_it(
+    name: str, histogram: Histogram
+) -> None:
+    (rule,) = [rule for rule in RECORDED if rule["record"] == f"sruserve:{name}_objective:seconds"]
+    number = float(rule["expr"].removeprefix("vector(").removesuffix(")"))
+    assert number in histogram._kwargs["buckets"]
+    values = yaml.safe_load((ROOT / "deploy/helm/sruserve/values.yaml").read_text())
+    assert name != "queue" or values["autoscaling"]["queueSeconds"] == number
 
 
 def test_the_docs_have_the_numbers_of_the_service_level() -> None:

@@ -129,6 +129,7 @@ class Cluster:
             text = text.replace(f"10.0.0.{place}:8000", f"127.0.0.1:{each.port}")
         text = text.replace("127.0.0.1:8080", f"127.0.0.1:{self.port}")
         text = text.replace("127.0.0.1:8081", f"127.0.0.1:{self.grpc_port}")
+        text = text.replace("127.0.0.1:8404", f"127.0.0.1:{free_port()}")
         return text.replace("/run/haproxy", str(self._folder))
 
     def _run(self, program: str, *arguments: str) -> subprocess.Popen[bytes]:

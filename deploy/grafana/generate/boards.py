@@ -22,6 +22,8 @@ NOT_SHOWN = {
     "python_gc_objects_collected_total": _PYTHON,
     "python_gc_objects_uncollectable_total": _PYTHON,
     "python_info": _PYTHON,
+    "sru_tls_certificate_expiry_seconds": "zero without TLS; the alert "
+    "SruserveCertificateEnds says how long it lasts",
     "sru_queue_limit_requests": "of all versions and workers together; each has its own limit, "
     "which sru_queue_fill_ratio compares with its queue",
 }

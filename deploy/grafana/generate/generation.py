@@ -1,7 +1,7 @@
 """Completions: what a person who reads them sees."""
 
 from deploy.grafana.generate.panels import Board, Panel, Query, Row
-from deploy.grafana.generate.queries import quantiles, rate, total
+from deploy.grafana.generate.queries import objective, quantiles, rate, total
 
 _COMPLETIONS = 'route=~"/v1/(completions|responses)"'
 
@@ -12,7 +12,7 @@ _READER = Row(
             "Time to the first character", "s",
             "From a streamed completion read to its first text: the queue, the prompt and a token. "
             "If it grows, look at the wait on the dashboard of batching: add replicas.",
-            quantiles("sru_first_character_seconds"),
+            [*quantiles("sru_first_character_seconds"), objective("first_character")],
         ),
         Panel(
             "Inter-character gap", "s",

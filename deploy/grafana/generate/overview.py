@@ -5,6 +5,9 @@ from deploy.grafana.generate.queries import (
     INSTANCE,
     active,
     largest,
+    latencies,
+    latency,
+    objective,
     quantile,
     quantiles,
     rate,
@@ -13,8 +16,11 @@ from deploy.grafana.generate.queries import (
     total,
 )
 
-_NOT_SERVED = 'outcome=~"refused|error"'
-_COUNTED = 'outcome=~"ok|refused|error"'
+_CURRENT = 'state="current"'
+_SERVED = rate("sru_requests_total", 'outcome="ok"')
+_REFUSED = rate("sru_requests_total", 'outcome=~"refused|error"')
+_OWN_LIMIT = rate("sru_refusals_total", 'reason=~"rate_limited|state_quota_exceeded"')
+_NOT_SERVED = f"clamp_min({_REFUSED} - {_OWN_LIMIT}, 0)"
 _ALERTS = 'ALERTS{alertname=~"Sruserve.+", alertstate="firing"}'
 
 _AT_A_GLANCE = Row(
@@ -35,12 +41,11 @@ _AT_A_GLANCE = Row(
         Panel(
             "Not served", "percentunit",
             "Share of the requests that the server refused (429, 503, 504) or failed (500). "
-            "Invalid requests and clients that left do not count. Above 0.1 %: look at Refusals by "
-            "reason.",
+            "Invalid requests, clients that left and clients over a limit of their own key do not "
+            "count. Above 0.1 %: look at Refusals by reason.",
             [
                 Query(
-                    f"{rate('sru_requests_total', _NOT_SERVED)} / "
-                    f"{rate('sru_requests_total', _COUNTED)}",
+                    f"{_NOT_SERVED} / ({_NOT_SERVED} + {_SERVED})",
                     "share",
                 )
             ],
@@ -48,9 +53,10 @@ _AT_A_GLANCE = Row(
         ),
         Panel(
             "Latency, p99", "s",
-            "99 of 100 requests are answered faster. A streamed completion lasts until its last "
-            "event. If it is high, look at Latency by route, then at Queue time.",
-            [Query(quantile(0.99, "sru_request_seconds"), "p99")], number=True,
+            "99 of 100 requests that generate no text are answered faster. Completions and held "
+            "streams last as long as their text, so they are left out. Above the objective of half "
+            "a second: look at Latency by route, then at Queue time.",
+            [Query(latency(0.99), "p99")], number=True, limit=0.5,
         ),
         Panel(
             "Error budget burn, 1 h", "short",
@@ -97,16 +103,19 @@ _TRAFFIC = Row(
         ),
         Panel(
             "Requests by outcome", "reqps",
-            "`ok`: served. `invalid`: the request was wrong (4xx). `refused`: no room or time "
-            "(429, 503, 504): add replicas. `cancelled`: the client left. `error`: the server "
-            "failed (500), which must not happen: read the log.",
+            "`ok`: served. `invalid`: the request was wrong (4xx). `refused`: no room or time, or "
+            "a limit of the client's own key (429, 503, 504): look at Refusals by reason. "
+            "`cancelled`: the client left. `error`: the server failed (500), which must not "
+            "happen: read the log.",
             [Query(rate("sru_requests_total", by="outcome"), "{{outcome}}")],
         ),
         Panel(
             "Refusals by reason", "reqps",
             "The code of every request that ended in an error. `overloaded`: the queue is full, so "
-            "add a replica. `draining`: a server is stopping. `engine_failure`, `internal_error`: "
-            "read the log. `state_…`: see the dashboard of streams. Others: the client's mistakes.",
+            "add a replica. `rate_limited`, `state_quota_exceeded`: a client is at a limit of its "
+            "own key, which no replica changes. `draining`: a server is stopping. "
+            "`engine_failure`, `internal_error`: read the log. Other `state_…`: see the dashboard "
+            "of streams. All others: the client's mistakes.",
             [
                 Query(
                     active(rate("sru_refusals_total", by="reason"), "sru_refusals_total", "reason"),
@@ -128,9 +137,10 @@ _LATENCY = Row(
     [
         Panel(
             "Latency", "s",
-            "From a request read to its reply sent, over all routes. If p50 is high, too, the "
-            "server is saturated. If only p99 is, a few requests are long: look at the routes.",
-            quantiles("sru_request_seconds"),
+            "From a request read to its reply sent, for requests that generate no text. If p50 is "
+            "high, too, the server is saturated. If only p99 is, a few requests are long: look at "
+            "the routes. The dashboard of generation has the times of completions.",
+            [*latencies(), objective("latency")],
         ),
         Panel(
             "Latency by route, p95", "s",
@@ -149,7 +159,7 @@ _LATENCY = Row(
             "Queue time", "s",
             "From a request submitted to its first step. An idle server starts at once. If it "
             "grows steadily, more work comes than is done: add replicas.",
-            quantiles("sru_queue_seconds"),
+            [*quantiles("sru_queue_seconds"), objective("queue")],
         ),
     ],
 )  # fmt: skip
@@ -215,11 +225,28 @@ _VERSIONS = Row(
             "Versions in memory", "short",
             "Versions of each model, by what they do: `current`, `split` for a part of new "
             "requests, `older` for the states that belong to it, and `ending`. Many older ones "
-            "take memory: lower SRUSERVE_MODEL_VERSIONS, or let states live shorter.",
+            "take memory: lower SRUSERVE_MODEL_VERSIONS, the limit, or let states live shorter.",
             [
                 Query(
                     f"max by (model, state) ({selected('sru_model_versions')})",
                     "{{model}} {{state}}",
+                ),
+                Query(
+                    f"max({selected('sru_model_versions_limit', of_models=False)})",
+                    "limit",
+                ),
+            ],
+        ),
+        Panel(
+            "Replicas by version", "short",
+            "Instances by the current version of each model, with its digest. Two lines of a model "
+            "after a rollout, or of one number: replicas have different weights, so finish the "
+            "rollout or take it back, and look at `sruserve inspect` on each.",
+            [
+                Query(
+                    "count by (model, version, digest) "
+                    f"({selected('sru_model_info', _CURRENT)})",
+                    "{{model}} {{version}} {{digest}}",
                 )
             ],
         ),
@@ -227,7 +254,8 @@ _VERSIONS = Row(
             "Versions ended", "short",
             "Older versions that are no longer served, in an hour. `over`: no state of them can "
             "arrive any more. `versions` and `memory`: they made way early, and their streams "
-            "ended; give the server more memory, or raise SRUSERVE_MODEL_VERSIONS.",
+            "ended; give the server more memory, or raise SRUSERVE_MODEL_VERSIONS. `start`: a "
+            "server that started left them out.",
             [
                 Query(
                     f"sum by (reason) (increase({selected('sru_model_versions_ended_total')}[1h]))",

@@ -8,6 +8,10 @@ INSTANCE = 'instance=~"$instance"'
 MODEL = 'model=~"$model", ' + INSTANCE
 _RANGE = "[$__rate_interval]"
 _QUANTILES = (0.5, 0.95, 0.99)
+# Requests whose time does not depend on the length of a generated text. Over KServe one route has
+# the requests of all tasks, so models that generate are left out there.
+_NO_TEXT = 'route=~"/v1/(classify|tag|regress|encode|score)|/predict"'
+_ALL_TASKS = 'route=~"/v2/infer|/inference.GRPCInferenceService/ModelInfer"'
 
 
 def selected(metric: str, *matchers: str, of_models: bool = True) -> str:
@@ -46,6 +50,27 @@ def quantiles(
 ) -> list[Query]:
     """A line for each quantile of a histogram."""
     return [Query(quantile(share, histogram), f"{prefix}p{round(100 * share)}") for share in shares]
+
+
+def latency(share: float) -> str:
+    """The time in which this share of the requests that generate no text is answered."""
+    own, kserve = (
+        f"rate({selected('sru_request_seconds_bucket', route)}{_RANGE})"
+        for route in (_NO_TEXT, _ALL_TASKS)
+    )
+    generating = f"{selected('sru_generated_tokens_total')} > 0"
+    kserve = f"({kserve} unless on (job, model) {generating})"
+    return f"histogram_quantile({share}, sum by (le) ({own} or {kserve}))"
+
+
+def latencies() -> list[Query]:
+    """A line for each quantile of the requests that generate no text."""
+    return [Query(latency(share), f"p{round(100 * share)}") for share in _QUANTILES]
+
+
+def objective(name: str) -> Query:
+    """The line of a number of the service level."""
+    return Query(f"sruserve:{name}_objective:seconds", "objective of p99")
 
 
 def mean(histogram: str) -> str:

@@ -14,7 +14,8 @@ RULES = DEPLOY / "prometheus" / "rules"
 
 # A name that a selector begins with, and its matchers. Functions and words of PromQL have neither
 # prefix.
-_SELECTOR = re.compile(r"\b(sru_\w+|sruserve:[\w:]+|up|scrape_duration_seconds)\b(\{[^}]*\})?")
+_NAMES = r"sru_\w+|sruserve:[\w:]+|haproxy_\w+|probe_\w+|up|scrape_duration_seconds"
+_SELECTOR = re.compile(rf"\b({_NAMES})\b(\{{[^}}]*\}})?")
 
 
 class PanelQuery(NamedTuple):

@@ -114,8 +114,17 @@ VERSIONS = Gauge(
 )  # fmt: skip
 VERSIONS_ENDED = Counter(
     "sru_model_versions_ended_total",
-    "Versions no longer served: over (no state can arrive), request, or early: versions, memory.",
+    "Versions no longer served: over (no state can arrive), request, or early: versions, memory, "
+    "and start (left out by a server that started).",
     ("model", "reason"),
+)  # fmt: skip
+VERSIONS_LIMIT = Gauge(
+    "sru_model_versions_limit", "Limit of the versions of each model.", multiprocess_mode="livemax"
+)
+CERTIFICATE_EXPIRY = Gauge(
+    "sru_tls_certificate_expiry_seconds",
+    "When the server's TLS certificate ends, in Unix time: the earliest of the workers. Zero "
+    "without TLS.", multiprocess_mode="livemin",
 )  # fmt: skip
 BUILD = Gauge("sru_build_info", "Always 1.", ("version", "kernel"), multiprocess_mode="max")
 GPU_MEMORY = Gauge(
@@ -128,7 +137,7 @@ RESTARTS = Counter(*WORKER_RESTARTS)
 
 
 class Collected(NamedTuple):
-    """A series that is read when it is asked for (`processes.py`), instead of recorded."""
+    """A series that is read when it is asked for, instead of recorded."""
 
     name: str
     type: str
@@ -147,4 +156,11 @@ WORKER_MEMORY = Collected(
 WORKER_FILES = Collected(
     "sru_worker_open_files", "gauge", "Open files and sockets of a worker.", ("worker",)
 )
-COLLECTED = (START, WORKER_CPU, WORKER_MEMORY, WORKER_FILES)
+MODEL_INFO = Collected(
+    "sru_model_info", "gauge",
+    "Always 1: a version that is served, with 16 digits of its digest. The state is that of "
+    "sru_model_versions.",
+    ("model", "version", "digest", "state"),
+)  # fmt: skip
+OF_PROCESSES = (START, WORKER_CPU, WORKER_MEMORY, WORKER_FILES)
+COLLECTED = (*OF_PROCESSES, MODEL_INFO)

@@ -7,7 +7,8 @@ a client can choose.
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from functools import cache
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from sruserve.server.errors import (
     InternalError,
     OutOfDeviceMemory,
     Overloaded,
+    RateLimited,
     StateQuotaExceeded,
     StateRefused,
     StoreUnavailable,
@@ -34,16 +36,18 @@ from sruserve.server.metrics import definitions as series
 from sruserve.server.metrics import files as metric_files
 from sruserve.server.metrics.fill import Fill
 from sruserve.server.metrics.processes import ProcessCollector
+from sruserve.server.metrics.served_versions import SERVED_VERSIONS, ServedVersion
 from sruserve.server.metrics.step_statistics import step_statistics
 
 UNKNOWN_MODEL = "unknown"
 # Exported before they happen: Prometheus sees a counter grow only if it has seen it before.
 _ALERTED = (
     *(Overloaded, DeadlineExceeded, OutOfDeviceMemory, StoreUnavailable),
-    *(StateQuotaExceeded, EngineFailure, InternalError),
+    *(RateLimited, StateQuotaExceeded, EngineFailure, InternalError),
 )
 if metric_files.VARIABLE not in os.environ:
     REGISTRY.register(ProcessCollector())
+    REGISTRY.register(SERVED_VERSIONS)
 
 
 class EngineMetrics:
@@ -235,7 +239,7 @@ class VersionMetrics:
     """The versions of one model."""
 
     _STATES = ("current", "split", "older", "ending")
-    _REASONS = ("over", "request", "versions", "memory")
+    _REASONS = ("over", "request", "versions", "memory", "start")
 
     def __init__(self, model_name: str) -> None:
         self._model_name = model_name
@@ -243,10 +247,12 @@ class VersionMetrics:
         for reason in self._REASONS:  # from zero on, so that Prometheus sees the first one
             series.VERSIONS_ENDED.labels(model_name, reason)
 
-    def set(self, current: int, split: int, older: int, ending: int) -> None:
-        """Set the number of versions in each state."""
-        for gauge, value in zip(self._gauges, (current, split, older, ending), strict=True):
-            gauge.set(value)
+    def set(self, served: Sequence[ServedVersion], ending: int) -> None:
+        """Set the versions that are served, and the number of those that end."""
+        SERVED_VERSIONS.set(self._model_name, served)
+        states = [each.state for each in served]
+        for state, gauge in zip(self._STATES, self._gauges, strict=True):
+            gauge.set(ending if state == "ending" else states.count(state))
 
     def ended(self, reason: str) -> None:
         """Count a version that is no longer served."""
@@ -257,6 +263,16 @@ class VersionMetrics:
 def version_metrics(model_name: str) -> VersionMetrics:
     """The metrics of a model's versions."""
     return VersionMetrics(model_name)
+
+
+def versions_limit(limit: int) -> None:
+    """Set the limit of the versions of each model."""
+    series.VERSIONS_LIMIT.set(limit)
+
+
+def certificate_expiry(ends: datetime) -> None:
+    """Set when the certificate in force ends."""
+    series.CERTIFICATE_EXPIRY.set(ends.timestamp())
 
 
 def describe_build(version: str, kernel: str) -> None:
@@ -278,5 +294,6 @@ def render() -> tuple[bytes, str]:
     registry = CollectorRegistry()
     MultiProcessCollector(registry, str(folder))  # type: ignore[no-untyped-call]
     registry.register(ProcessCollector(folder))
+    registry.register(SERVED_VERSIONS)
     with metric_files.reading(folder):
         return generate_latest(registry), CONTENT_TYPE_LATEST

@@ -47,7 +47,7 @@ class ProcessCollector(Collector):
 
     def describe(self) -> Iterator[Metric]:
         """The families, so that registering does not read anything."""
-        return map(_family, series.COLLECTED)
+        return map(_family, series.OF_PROCESSES)
 
 
 def _family(collected: series.Collected) -> Metric:

@@ -7,7 +7,8 @@ from functools import partial
 
 from sruserve.server.engine.engine import Engine
 from sruserve.server.errors import ModelBusy, ModelNotFound
-from sruserve.server.metrics.metrics import version_metrics
+from sruserve.server.metrics.metrics import version_metrics, versions_limit
+from sruserve.server.metrics.served_versions import ServedVersion
 from sruserve.server.offload import run_in_thread
 from sruserve.server.repository.catalogue import Catalogue
 from sruserve.server.repository.discovery import loadable_models
@@ -15,6 +16,7 @@ from sruserve.server.repository.loader import Loader
 from sruserve.server.repository.plan import Plan, pair_of, wanted
 from sruserve.server.repository.retirement import Retirement, stop_engine
 from sruserve.server.repository.served_model import ServedModel
+from sruserve.server.repository.versions import Versions
 from sruserve.server.settings import Settings
 
 log = logging.getLogger("sruserve.server")
@@ -25,6 +27,7 @@ _REASONS = {
     "versions": "SRUSERVE_MODEL_VERSIONS allows no more, so its states are refused from now on",
     "memory": "the memory did not suffice, so its states are refused from now on",
 }
+_DIGEST_DIGITS = 16  # enough to compare; a legend has room for them
 _MAX_RETIRING = 4  # engines of one name that finish their requests, each with its memory
 
 
@@ -43,6 +46,7 @@ class LocalVersions:
         self._settings, self._clock = settings, clock
         self._prepared: dict[str, list[ServedModel]] = {}
         self._retirement = Retirement(settings.drain_seconds, self.count)
+        versions_limit(settings.model_versions)
 
     @property
     def on_end(self) -> list[Callable[[Engine], None]]:
@@ -167,11 +171,20 @@ class LocalVersions:
         return served.states.life.is_over(self._clock(), ttl, idle)
 
     def count(self, name: str) -> None:
-        """Report the numbers of versions."""
+        """Report the versions."""
         versions = self.catalogue.find(name)
-        ending = self._retirement.count(name)
-        if versions is None:
-            version_metrics(name).set(0, 0, 0, ending)
-            return
-        older = len(versions.older)
-        version_metrics(name).set(1, len(versions.all) - older - 1, older, ending)
+        served = [] if versions is None else _described(versions)
+        version_metrics(name).set(served, self._retirement.count(name))
+
+
+def _described(versions: Versions) -> list[ServedVersion]:
+    """The versions of a model as the metrics have them."""
+    older = versions.older
+    return [
+        ServedVersion(
+            each.version,
+            each.model.digest[:_DIGEST_DIGITS],
+            "current" if each is versions.current else "older" if each in older else "split",
+        )
+        for each in versions.all
+    ]

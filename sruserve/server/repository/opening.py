@@ -7,6 +7,7 @@ from pathlib import Path
 
 from sruserve.model.errors import FolderError, ModelError
 from sruserve.model.versions import versions
+from sruserve.server.metrics.metrics import version_metrics
 from sruserve.server.offload import run_in_thread
 from sruserve.server.repository.device import NoMemory
 from sruserve.server.repository.local_versions import LocalVersions
@@ -90,6 +91,8 @@ class Opening:
         log.info("%s", loaded.describe())
         left_out = [number for number in numbers if number not in dict(plan.versions)]
         if left_out and plan.is_first:  # others were loaded or unloaded by request
+            for _ in left_out:
+                version_metrics(name).ended("start")
             log.warning(
                 "versions %s of %s are not served: %s=%d",
                 ", ".join(left_out), name, variable_name("model_versions"),

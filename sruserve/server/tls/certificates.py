@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 from sruserve.server.errors import NoProcess
@@ -29,6 +31,7 @@ class Certificates:
         self._asked, self._is_copy = False, credentials is not None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._renewal: asyncio.Task[None] | None = None
+        self._report: Callable[[datetime], None] = lambda _: None
         self._use(credentials or read_credentials(files))
 
     def __reduce__(self) -> Any:
@@ -65,6 +68,12 @@ class Certificates:
 
     def _use(self, credentials: Credentials) -> None:
         self.current, self.context = credentials, credentials.new_context()
+        self._report(credentials.ends)
+
+    def report_to(self, report: Callable[[datetime], None]) -> None:
+        """Report when the certificate ends, now and after each renewal."""
+        self._report = report
+        report(self.current.ends)
 
     def on_signal(self, *_: object) -> None:
         """Renew soon. While models are loaded, that is when the server starts to serve."""

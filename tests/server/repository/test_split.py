@@ -16,6 +16,7 @@ from sruserve.server.settings import SettingsError
 from tests.server.conftest import Serve
 from tests.server.kserve.support import connected as kserve_connected
 from tests.server.kserve.support import texts as text_tensor
+from tests.server.observing import metric
 from tests.server.repository.changing_models import change, classify, save_version, version_of
 from tests.server.websocket.talks import ask, connected, run
 
@@ -224,10 +225,11 @@ def test_a_start_says_which_versions_it_serves_and_leaves_out(
     serve: Serve, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for version in (1, 2, 3):
-        save_version(tmp_path / "question", version)
-    write(tmp_path / "question", {"2": 9, "3": 1})
+        save_version(tmp_path / "left-out", version)
+    write(tmp_path / "left-out", {"2": 9, "3": 1})
     caplog.set_level("INFO", "sruserve.server")
-    with serve(models=tmp_path, model_folders=(), model_versions=2):
-        pass
-    assert "serving version 2, 3 of question; new requests get 2 (9), 3 (1)" in caplog.messages
-    assert "versions 1 of question are not served: SRUSERVE_MODEL_VERSIONS=2" in caplog.messages
+    left_out = 'sru_model_versions_ended_total{model="left-out",reason="start"}'
+    with serve(models=tmp_path, model_folders=(), model_versions=2) as (client, _):
+        assert metric(client, left_out) == 1
+    assert "serving version 2, 3 of left-out; new requests get 2 (9), 3 (1)" in caplog.messages
+    assert "versions 1 of left-out are not served: SRUSERVE_MODEL_VERSIONS=2" in caplog.messages

@@ -18,6 +18,7 @@ from sruserve.server.repository.device import NoMemory
 from sruserve.server.repository.fleet import WorkerRefused
 from sruserve.server.repository.plan import Plan
 from sruserve.server.repository.workers import Workers
+from tests.server.metrics.test_served_versions import served
 from tests.server.observing import until
 from tests.server.processes import Process, is_ready, serving
 from tests.server.repository.changing_models import change, classify, save_version
@@ -71,6 +72,11 @@ def listed(client: httpx.Client) -> list[tuple[str, str]]:
     return [(m["id"], m["version"]) for m in client.get("/v1/models").json()["data"]]
 
 
+def measured(client: httpx.Client) -> dict[str, str]:
+    """What each version is for, as the metrics of all workers have it."""
+    return {version: state for (version, _), state in served(client, "question").items()}
+
+
 def by_worker(client: httpx.Client, process: Process, work: Callable[[httpx.Client], Any]) -> Any:
     """What each of two workers answers."""
     pids = workers_of(process)
@@ -98,6 +104,7 @@ def test_a_load_reaches_all_workers_and_a_restarted_one_serves_the_same(tmp_path
         assert change(client, "question", "load").status_code == 200
         both = [("question", "2"), ("question@1", "1")]
         assert by_worker(client, process, listed) == [both, both]
+        assert by_worker(client, process, measured) == [{"1": "older", "2": "current"}] * 2
 
         def goes_on(own: httpx.Client) -> Any:
             return classify(own, state=state).json()["results"]
@@ -117,6 +124,7 @@ def test_a_load_reaches_all_workers_and_a_restarted_one_serves_the_same(tmp_path
         with only(new, [new, kept]):
             until(lambda: ask(client, is_ready))
             assert ask(client, listed) == [("question", "2")]
+            assert ask(client, measured) == {"2": "current"}
 
 
 def half_a_split(folder: Path) -> None:

@@ -4,19 +4,20 @@ import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
 import pytest
 import websockets
+from cryptography import x509
 from websockets.asyncio.client import ClientConnection
 
 from sruserve.server.app import Application
 from tests.server.conftest import Serve
 from tests.server.held_steps import Steps
 from tests.server.kserve.conftest import grpc_address
-from tests.server.observing import until
+from tests.server.observing import metric, until
 from tests.server.posting import COMPLETE
 from tests.server.tls.authority import DAY, Authority
 from tests.server.tls.clients import address, context, serial_at
@@ -59,6 +60,20 @@ def renewed(running: Running, authority: Authority) -> int:
     renew(running[1])
     until(lambda: serials(running, authority) == {serial})
     return serial
+
+
+def test_a_metric_has_the_end_of_the_certificate_in_force(
+    renewing: Running, own: Authority
+) -> None:
+    def exported() -> datetime:
+        seconds = metric(renewing[0], "sru_tls_certificate_expiry_seconds")
+        return datetime.fromtimestamp(seconds, UTC)
+
+    for days in (20, 40):
+        own.sign(valid=(-DAY, days * DAY))
+        renew(renewing[1])
+        expected = x509.load_pem_x509_certificate((own.folder / "server.pem").read_bytes())
+        until(lambda: exported() == expected.not_valid_after_utc)  # noqa: B023  # runs at once
 
 
 def test_streams_and_sockets_lose_no_character_while_the_certificate_changes(
