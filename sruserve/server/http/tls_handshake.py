@@ -147,7 +147,9 @@ class TlsHandshake(asyncio.Protocol):
         self._transport.set_protocol(encrypted)
         self._transport.resume_reading()
         http.connection_made(cast(asyncio.Transport, encrypted))
-        encrypted.data_received(b"")  # a request may have come with the last flight
+        # A request may have arrived with the last flight. As received bytes, it waits for a turn if
+        # the flight has used up this one.
+        encrypted.data_received(self._incoming.read())
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Release the place of a connection that has ended without a handshake."""

@@ -164,6 +164,27 @@ def test_requests_that_come_with_the_handshake_are_answered(
             text += client.receive()
 
 
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.parametrize("server", ["encrypted", "certified"])
+@pytest.mark.parametrize("data", [LIVE, UPGRADE], ids=["request", "websocket"])
+def test_a_request_with_a_last_flight_that_uses_up_the_turn_is_answered(
+    request: pytest.FixtureRequest,
+    authority: Authority,
+    server: str,
+    version: ssl.TLSVersion,
+    data: bytes,
+) -> None:
+    client, application = request.getfixturevalue(server)
+    trusting = context(authority)
+    trusting.maximum_version = version
+    with silent(client) as connection:
+        hand = HandTls(connection, trusting)
+        hand.tls.write(data)
+        application.intake.turns.budget = 1  # as after other flights of this turn
+        connection.sendall(hand.outgoing.read())
+        assert hand.receive().startswith(b"HTTP/1.1 ")
+
+
 def test_a_client_that_leaves_is_noticed_and_leaves_nothing_in_memory(
     encrypted: Running, authority: Authority, leftovers: Leftovers
 ) -> None:
