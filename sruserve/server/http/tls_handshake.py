@@ -3,7 +3,8 @@
 import asyncio
 import logging
 import ssl
-from collections.abc import Hashable
+import time
+from collections.abc import Callable, Hashable
 from copy import copy
 from typing import Any, cast
 
@@ -21,8 +22,9 @@ from sruserve.server.tls.certificates import Certificates
 
 log = logging.getLogger("sruserve.server")
 
-# In units of `ParseTurns`: a signature takes about a millisecond.
+# In units of `ParseTurns`: at least what a signature costs, which takes up to a millisecond.
 _FLIGHT_COST = 8 << 10
+_COST_PER_SECOND = _FLIGHT_COST * 1000
 # OpenSSL allocates the length that the head of a message claims, up to 128 KiB, and buffers twice
 # what it has received of it.
 _PARTIAL_BYTES = 160 << 10
@@ -33,6 +35,8 @@ class TlsHandshake(asyncio.Protocol):
 
     A connection counts before its handshake, and gives way to new ones as idle ones do. All
     connections take turns, because each flight of a handshake may take a signature.
+
+    cpu_clock: the processor time of this thread, in seconds.
     """
 
     _peer: PeerConnections | None = None
@@ -49,7 +53,9 @@ class TlsHandshake(asyncio.Protocol):
         server_state: ServerState,
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
+        cpu_clock: Callable[[], float] = time.thread_time,
     ) -> None:
+        self._cpu_clock = cpu_clock
         self._config, self._server_state, self._app_state = config, server_state, app_state
         self._loop = _loop or asyncio.get_running_loop()
         self._intake: Intake = app_state["intake"]
@@ -97,12 +103,11 @@ class TlsHandshake(asyncio.Protocol):
         """Take this connection's turn."""
         if self._transport.is_closing():
             return
-        self._turns.spend(_FLIGHT_COST, self.owner)
         data, self._received = self._received, b""
         self._account.lower(0)
         self._incoming.write(data)
         try:
-            self._tls.do_handshake()
+            self._do_handshake()
         except ssl.SSLWantReadError:
             if not self._count_partial(len(data)):
                 self._transport.abort()
@@ -117,6 +122,15 @@ class TlsHandshake(asyncio.Protocol):
         else:
             self._answer()
             self._begin_http()
+
+    def _do_handshake(self) -> None:
+        """Take the next step of the handshake, and charge this turn for its processor time."""
+        begin = self._cpu_clock()
+        try:
+            self._tls.do_handshake()
+        finally:
+            cost = int((self._cpu_clock() - begin) * _COST_PER_SECOND)
+            self._turns.spend(max(_FLIGHT_COST, cost), self.owner)
 
     def _count_partial(self, size: int) -> bool:
         """Count what OpenSSL holds of a message that is not complete; False: there is no room."""
