@@ -25,6 +25,9 @@ log = logging.getLogger("sruserve.server")
 # In units of `ParseTurns`: at least what a signature costs, which takes up to a millisecond.
 _FLIGHT_COST = 8 << 10
 _COST_PER_SECOND = _FLIGHT_COST * 1000
+# What a client may send until its handshake ends: a hello and a chain of certificates, for which
+# OpenSSL takes ten times as much memory as long as the connection is open.
+_MAX_BYTES = 16 << 10
 # OpenSSL allocates the length that the head of a message claims, up to 128 KiB, and buffers twice
 # what it has received of it.
 _PARTIAL_BYTES = 160 << 10
@@ -44,6 +47,7 @@ class TlsHandshake(asyncio.Protocol):
     _timer: asyncio.TimerHandle
     _account: BufferAccount
     _received = b""  # waits for its turn
+    _handled = 0  # bytes that OpenSSL has got
     _partial = 0  # bytes of a message that is not complete
     _certificates: Certificates
 
@@ -105,11 +109,14 @@ class TlsHandshake(asyncio.Protocol):
             return
         data, self._received = self._received, b""
         self._account.lower(0)
+        room = _MAX_BYTES - self._handled
+        data, rest = data[:room], data[room:]
+        self._handled += len(data)
         self._incoming.write(data)
         try:
             self._do_handshake()
         except ssl.SSLWantReadError:
-            if not self._count_partial(len(data)):
+            if rest or not self._count_partial(len(data)):
                 self._transport.abort()
                 return
             self._answer()
@@ -121,7 +128,7 @@ class TlsHandshake(asyncio.Protocol):
             self._transport.close()
         else:
             self._answer()
-            self._begin_http()
+            self._begin_http(rest)
 
     def _do_handshake(self) -> None:
         """Take the next step of the handshake, and charge this turn for its processor time."""
@@ -148,7 +155,8 @@ class TlsHandshake(asyncio.Protocol):
         if self._outgoing.pending:
             self._transport.write(self._outgoing.read())
 
-    def _begin_http(self) -> None:
+    def _begin_http(self, rest: bytes) -> None:
+        """Hand the connection over. rest: received bytes that OpenSSL has not got."""
         self._forget()
         config = self._config
         if self._tls.context.verify_mode != ssl.CERT_NONE and not self._tls.getpeercert(True):
@@ -163,7 +171,7 @@ class TlsHandshake(asyncio.Protocol):
         http.connection_made(cast(asyncio.Transport, encrypted))
         # A request may have arrived with the last flight. As received bytes, it waits for a turn if
         # the flight has used up this one.
-        encrypted.data_received(self._incoming.read())
+        encrypted.data_received(self._incoming.read() + rest)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Release the place of a connection that has ended without a handshake."""

@@ -164,8 +164,14 @@ def test_requests_that_come_with_the_handshake_are_answered(
             text += client.receive()
 
 
-@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-@pytest.mark.parametrize("server", ["encrypted", "certified"])
+@pytest.mark.parametrize(
+    ("server", "version"),
+    [
+        ("encrypted", ssl.TLSVersion.TLSv1_2),
+        ("encrypted", ssl.TLSVersion.TLSv1_3),
+        ("certified", ssl.TLSVersion.TLSv1_3),
+    ],
+)
 @pytest.mark.parametrize("data", [LIVE, UPGRADE], ids=["request", "websocket"])
 def test_a_request_with_a_last_flight_that_uses_up_the_turn_is_answered(
     request: pytest.FixtureRequest,
