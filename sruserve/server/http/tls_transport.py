@@ -2,7 +2,7 @@
 
 import asyncio
 import ssl
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -162,8 +162,18 @@ class TlsTransport(asyncio.Protocol):
     def write(self, data: bytes) -> None:
         """Encrypt and write."""
         if data and not self._has_ended and not self.is_closing():
-            self._tls.write(data)
-            self._plain.write(self._outgoing.read())
+            if len(data) <= _RECORD_BYTES:
+                self._tls.write(data)
+                encrypted = self._outgoing.read()
+            else:
+                encrypted = b"".join(self._records(memoryview(data)))
+            self._plain.write(encrypted)
+
+    def _records(self, data: memoryview) -> Iterator[bytes]:
+        """Encrypt record by record: `_outgoing` never frees the memory of the most that it held."""
+        for begin in range(0, len(data), _RECORD_BYTES):
+            self._tls.write(data[begin : begin + _RECORD_BYTES])
+            yield self._outgoing.read()
 
     def write_eof(self) -> None:
         """Write nothing more; reading continues."""

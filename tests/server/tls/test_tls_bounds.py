@@ -17,6 +17,7 @@ from sruserve.server.http.parse_turns import ParseTurns
 from sruserve.server.http.tls_transport import TlsTransport
 from sruserve.server.http.uvicorn_http import HttpProtocol
 from sruserve.server.kserve.grpc import server as grpc_server
+from tests.memory import grows_by_less, malloc_bytes
 from tests.server.conftest import Leftovers, Serve
 from tests.server.http.raw_replies import all_replies, next_reply, send
 from tests.server.http.raw_requests import UPGRADE, code, frame, head
@@ -251,6 +252,24 @@ def test_a_client_that_does_not_read_holds_little_and_is_hung_up_on(
             assert 64 << 10 < size < 1 << 20
             assert transport.get_write_buffer_size() == size
             until(lambda: application.connections.open == 0)
+
+
+def test_an_idle_connection_keeps_no_memory_of_a_long_reply(
+    encrypted: Running, authority: Authority
+) -> None:
+    client = encrypted[0]
+    page = client.get("/openapi.json").content
+    trusting = context(authority)
+    with ExitStack() as stack:
+
+        def open_20_and_read() -> None:
+            for _ in range(20):
+                connection = stack.enter_context(connect(client, trusting))
+                connection.sendall(b"GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n")
+                assert next_reply(connection).endswith(page)
+
+        assert len(page) > 100_000
+        assert grows_by_less(20 * 100_000, malloc_bytes, open_20_and_read)
 
 
 def test_a_refused_body_is_lingered_for_and_its_client_gets_the_reply(
