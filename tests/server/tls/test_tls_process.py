@@ -98,8 +98,10 @@ def test_an_unfit_certificate_ends_the_start_in_one_line(
 
 @pytest.mark.parametrize("checked", [True, False], ids=["client certificates", "none"])
 def test_grpc_keeps_no_sessions_of_tls_1_2_with_client_certificates(
-    folders: Path, own: Authority, checked: bool
+    folders: Path, own: Authority, checked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # a server of other tests in this process may have set it
+    monkeypatch.delenv("GRPC_SSL_CIPHER_SUITES", raising=False)
     own.sign("client")
     client_ca = {"tls_client_ca": str(own.file)} if checked else {}
     with serving(folders / "question", grpc_port="0", **own.settings(), **client_ca) as (
