@@ -158,6 +158,7 @@ class TlsHandshake(asyncio.Protocol):
     def _begin_http(self, rest: bytes) -> None:
         """Hand the connection over. rest: received bytes that OpenSSL has not got."""
         self._forget()
+        unread = self._incoming.read()
         config = self._config
         if self._tls.context.verify_mode != ssl.CERT_NONE and not self._tls.getpeercert(True):
             config = copy(config)
@@ -169,9 +170,14 @@ class TlsHandshake(asyncio.Protocol):
         self._transport.set_protocol(encrypted)
         self._transport.resume_reading()
         http.connection_made(cast(asyncio.Transport, encrypted))
+        try:
+            encrypted.count_handshake(self._handled - len(unread), self._intake)
+        except Overloaded:
+            self._transport.abort()
+            return
         # A request may have arrived with the last flight. As received bytes, it waits for a turn if
         # the flight has used up this one.
-        encrypted.data_received(self._incoming.read() + rest)
+        encrypted.data_received(unread + rest)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Release the place of a connection that has ended without a handshake."""

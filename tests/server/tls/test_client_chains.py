@@ -7,7 +7,9 @@ from contextlib import suppress
 import httpx
 import pytest
 
+from tests.server.http.raw_replies import next_reply
 from tests.server.http.raw_requests import head
+from tests.server.observing import until
 from tests.server.tls.authority import Authority
 from tests.server.tls.clients import HandTls, address, connect, context
 from tests.server.tls.conftest import Running
@@ -40,6 +42,20 @@ def test_a_chain_is_read_unless_it_is_long(
 ) -> None:
     trusting = with_more_certificates(authority, certificates - 1)
     assert status_of_metrics(certified[0], trusting) == status
+
+
+@pytest.mark.parametrize(("certificates", "counts"), [(2, False), (21, True)])
+def test_a_chain_counts_while_its_connection_is_open_if_it_is_unusual(
+    certified: Running, authority: Authority, certificates: int, counts: bool
+) -> None:
+    budget = certified[1].intake.budget
+    until(lambda: budget.used == 0)
+    trusting = with_more_certificates(authority, certificates - 1)
+    with connect(certified[0], trusting) as connection:
+        connection.sendall(METRICS)
+        next_reply(connection)
+        assert (budget.used > 0) == counts
+    until(lambda: budget.used == 0)
 
 
 def test_a_long_request_may_arrive_with_the_last_flight(

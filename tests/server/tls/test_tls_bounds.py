@@ -1,11 +1,12 @@
 """TLS loosens no bound: handshakes, silent clients, clients that do not read, stops."""
 
+import asyncio
 import json
 import select
 import socket
 import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -128,6 +129,60 @@ def test_records_of_a_byte_take_turns(
         assert client.receive().startswith(b"HTTP/1.1 404 ")
     assert sum(decrypted) > 20 * len(body)
     assert max(decrypted) <= 64 << 10
+
+
+def in_records_of_a_byte(connection: socket.socket, client: HandTls, is_frame: bool) -> bytes:
+    """The encrypted beginning of a body or of a frame, of which each byte is a record."""
+    if is_frame:
+        client.tls.write(UPGRADE)
+        connection.sendall(client.outgoing.read())
+        assert b" 101 " in client.receive()
+    client.tls.write(frame(b"", 1 << 20) if is_frame else head(8_000_000))
+    for _ in range(12_000):
+        client.tls.write(b"a")
+    return client.outgoing.read()
+
+
+BEGINNINGS = pytest.mark.parametrize("is_frame", [False, True], ids=["body", "frame"])
+
+
+@BEGINNINGS
+def test_bytes_that_wait_to_be_decrypted_count(
+    encrypted: Running, authority: Authority, monkeypatch: pytest.MonkeyPatch, is_frame: bool
+) -> None:
+    budget = encrypted[1].intake.budget
+    until(lambda: budget.used == 0)
+    go_on: list[Callable[[], object]] = []
+    parse_more = TlsTransport.parse_more
+
+    def hold(transport: TlsTransport) -> None:
+        loop = asyncio.get_running_loop()
+        go_on.append(lambda: loop.call_soon_threadsafe(parse_more, transport))
+
+    monkeypatch.setattr(TlsTransport, "parse_more", hold)
+    with silent(encrypted[0]) as connection:
+        client = HandTls(connection, context(authority))
+        connection.sendall(in_records_of_a_byte(connection, client, is_frame))
+        until(lambda: budget.used > 0 and bool(go_on))
+        monkeypatch.undo()
+        go_on.pop()()
+    until(lambda: budget.used == 0)
+
+
+@BEGINNINGS
+def test_bytes_that_find_no_room_to_wait_are_refused_with_an_answer(
+    encrypted: Running, authority: Authority, is_frame: bool
+) -> None:
+    budget = encrypted[1].intake.budget
+    until(lambda: budget.used == 0)
+    with silent(encrypted[0]) as connection:
+        client = HandTls(connection, context(authority))
+        records, reply = in_records_of_a_byte(connection, client, is_frame), b""
+        with budget.hold(budget.limit):
+            send(connection, records)
+            while b"overloaded" not in reply:
+                reply += client.receive()
+    until(lambda: budget.used == 0)
 
 
 def test_a_slow_request_is_refused(hasty: Running, authority: Authority) -> None:
