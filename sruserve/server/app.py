@@ -33,7 +33,7 @@ from sruserve.server.http.router import Router
 from sruserve.server.http.routes import Mounted, Route
 from sruserve.server.http.streams import routes as streams
 from sruserve.server.http.streams.endpoints import Context
-from sruserve.server.kserve.grpc.port import wants_grpc
+from sruserve.server.kserve.grpc.port import NO_CIPHER_OF_TLS_1_2, wants_grpc
 from sruserve.server.kserve.http import routes as kserve
 from sruserve.server.kserve.http.management import UnknownRouteEndpoint
 from sruserve.server.kserve.inference import Inference
@@ -238,6 +238,8 @@ class Application:
         if self.grpc_connections:
             # otherwise gRPC's core logs a line for each call with invalid headers
             os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+            if self.settings.tls_client_ca is not None:
+                os.environ.setdefault("GRPC_SSL_CIPHER_SUITES", NO_CIPHER_OF_TLS_1_2)
             # gRPC is an optional dependency
             from sruserve.server.kserve.grpc.server import GrpcServer
 

@@ -97,6 +97,7 @@ class ReceiveLimits(asyncio.Protocol):
     _began: float | None = None  # the arrival of the incomplete message
     _received = 0  # its bytes, approximately
     _timer: asyncio.TimerHandle | None = None
+    _undecrypted_bytes = 0  # received bytes that wait in TLS
 
     @property
     def owner(self) -> Hashable:
@@ -112,6 +113,7 @@ class ReceiveLimits(asyncio.Protocol):
         try:
             self._buffer_account.count(size)
         except ServeError as problem:
+            self._undecrypted_bytes = 0
             self.stop_receiving(problem)
             return
         if not unfinished:
@@ -121,11 +123,24 @@ class ReceiveLimits(asyncio.Protocol):
             if self._timer is None:
                 self._set_timer()
 
+    def count_undecrypted(self, size: int) -> bool:
+        """Count bytes that wait to be decrypted; False: nothing is received, so drop them."""
+        self._undecrypted_bytes = size
+        if not self._is_discarding():
+            self._count()
+        if self._is_discarding():
+            self._undecrypted_bytes = 0
+        return not self._is_discarding()
+
     def forget_arrival(self) -> None:
         """Stop counting, because nothing more is received."""
         if self._timer is not None:
             self._timer.cancel()
         self._buffer_account.lower(0)
+
+    def _count(self) -> None:
+        """Count what the connection holds now."""
+        raise NotImplementedError
 
     def _is_discarding(self) -> bool:
         """Whether received bytes are dropped."""

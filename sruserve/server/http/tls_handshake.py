@@ -3,7 +3,8 @@
 import asyncio
 import logging
 import ssl
-from collections.abc import Hashable
+import time
+from collections.abc import Callable, Hashable
 from copy import copy
 from typing import Any, cast
 
@@ -21,8 +22,12 @@ from sruserve.server.tls.certificates import Certificates
 
 log = logging.getLogger("sruserve.server")
 
-# In units of `ParseTurns`: a signature takes about a millisecond.
+# In units of `ParseTurns`: at least what a signature costs, which takes up to a millisecond.
 _FLIGHT_COST = 8 << 10
+_COST_PER_SECOND = _FLIGHT_COST * 1000
+# What a client may send until its handshake ends: a hello and a chain of certificates, for which
+# OpenSSL takes ten times as much memory as long as the connection is open.
+_MAX_BYTES = 16 << 10
 # OpenSSL allocates the length that the head of a message claims, up to 128 KiB, and buffers twice
 # what it has received of it.
 _PARTIAL_BYTES = 160 << 10
@@ -33,6 +38,8 @@ class TlsHandshake(asyncio.Protocol):
 
     A connection counts before its handshake, and gives way to new ones as idle ones do. All
     connections take turns, because each flight of a handshake may take a signature.
+
+    cpu_clock: the processor time of this thread, in seconds.
     """
 
     _peer: PeerConnections | None = None
@@ -40,6 +47,7 @@ class TlsHandshake(asyncio.Protocol):
     _timer: asyncio.TimerHandle
     _account: BufferAccount
     _received = b""  # waits for its turn
+    _handled = 0  # bytes that OpenSSL has got
     _partial = 0  # bytes of a message that is not complete
     _certificates: Certificates
 
@@ -49,7 +57,9 @@ class TlsHandshake(asyncio.Protocol):
         server_state: ServerState,
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
+        cpu_clock: Callable[[], float] = time.thread_time,
     ) -> None:
+        self._cpu_clock = cpu_clock
         self._config, self._server_state, self._app_state = config, server_state, app_state
         self._loop = _loop or asyncio.get_running_loop()
         self._intake: Intake = app_state["intake"]
@@ -97,14 +107,16 @@ class TlsHandshake(asyncio.Protocol):
         """Take this connection's turn."""
         if self._transport.is_closing():
             return
-        self._turns.spend(_FLIGHT_COST, self.owner)
         data, self._received = self._received, b""
         self._account.lower(0)
+        room = _MAX_BYTES - self._handled
+        data, rest = data[:room], data[room:]
+        self._handled += len(data)
         self._incoming.write(data)
         try:
-            self._tls.do_handshake()
+            self._do_handshake()
         except ssl.SSLWantReadError:
-            if not self._count_partial(len(data)):
+            if rest or not self._count_partial(len(data)):
                 self._transport.abort()
                 return
             self._answer()
@@ -116,7 +128,16 @@ class TlsHandshake(asyncio.Protocol):
             self._transport.close()
         else:
             self._answer()
-            self._begin_http()
+            self._begin_http(rest)
+
+    def _do_handshake(self) -> None:
+        """Take the next step of the handshake, and charge this turn for its processor time."""
+        begin = self._cpu_clock()
+        try:
+            self._tls.do_handshake()
+        finally:
+            cost = int((self._cpu_clock() - begin) * _COST_PER_SECOND)
+            self._turns.spend(max(_FLIGHT_COST, cost), self.owner)
 
     def _count_partial(self, size: int) -> bool:
         """Count what OpenSSL holds of a message that is not complete; False: there is no room."""
@@ -134,8 +155,10 @@ class TlsHandshake(asyncio.Protocol):
         if self._outgoing.pending:
             self._transport.write(self._outgoing.read())
 
-    def _begin_http(self) -> None:
+    def _begin_http(self, rest: bytes) -> None:
+        """Hand the connection over. rest: received bytes that OpenSSL has not got."""
         self._forget()
+        unread = self._incoming.read()
         config = self._config
         if self._tls.context.verify_mode != ssl.CERT_NONE and not self._tls.getpeercert(True):
             config = copy(config)
@@ -147,7 +170,14 @@ class TlsHandshake(asyncio.Protocol):
         self._transport.set_protocol(encrypted)
         self._transport.resume_reading()
         http.connection_made(cast(asyncio.Transport, encrypted))
-        encrypted.data_received(b"")  # a request may have come with the last flight
+        try:
+            encrypted.count_handshake(self._handled - len(unread), self._intake)
+        except Overloaded:
+            self._transport.abort()
+            return
+        # A request may have arrived with the last flight. As received bytes, it waits for a turn if
+        # the flight has used up this one.
+        encrypted.data_received(unread + rest)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Release the place of a connection that has ended without a handshake."""

@@ -2,10 +2,11 @@
 
 import asyncio
 import ssl
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
+from sruserve.server.http.intake import BufferAccount, Intake, ReceiveLimits
 from sruserve.server.http.parse_turns import ParseTurns
 
 _RECORD_BYTES = 16 << 10  # the longest record
@@ -15,6 +16,10 @@ _NOBODY, _NOTHING = asyncio.Protocol(), memoryview(b"")
 _PIECE_BYTES = 4 << 10
 _COST_PER_BYTE = 2
 _UNPAID_BYTES = _RECORD_BYTES + (1 << 10)
+# The memory of a client's chain of certificates, as long as the connection is open; one of usual
+# size does not count.
+_MEMORY_PER_HANDSHAKE_BYTE = 12
+_USUAL_HANDSHAKE_BYTES = 4 << 10
 
 
 class TlsTransport(asyncio.Protocol):
@@ -23,7 +28,7 @@ class TlsTransport(asyncio.Protocol):
     asyncio's own TLS has buffers of its own, beyond the limits of `WriteTimeout` and `Intake`, and
     cannot close one direction. Here, encrypted bytes wait in the plain transport alone, which
     pauses the protocol as it would without TLS. Received bytes are decrypted at once, or wait for
-    a turn if many bring no content.
+    a turn if many bring no content, and count as the protocol's meanwhile.
 
     tls: has finished its handshake; it reads from `incoming`, and writes to `outgoing`.
     """
@@ -32,6 +37,8 @@ class TlsTransport(asyncio.Protocol):
     _is_held = _is_paused = False  # reading, until that turn, and by the protocol
     _unpaid = 0  # received bytes that were no content
     _has_ended = False  # close_notify is sent
+    _discards = False  # received bytes are dropped, and nothing can be decrypted any more
+    _handshake_account: BufferAccount | None = None  # counts the client's certificates
 
     def __init__(
         self,
@@ -53,8 +60,18 @@ class TlsTransport(asyncio.Protocol):
         """The owner of the connection."""
         return getattr(self._protocol, "owner", None)
 
+    def count_handshake(self, size: int, intake: Intake) -> None:
+        """Count what a client's handshake of `size` bytes leaves; raises `Overloaded`."""
+        if size > _USUAL_HANDSHAKE_BYTES:
+            self._handshake_account = BufferAccount(intake, self.owner)
+            self._handshake_account.count(
+                (size - _USUAL_HANDSHAKE_BYTES) * _MEMORY_PER_HANDSHAKE_BYTE
+            )
+
     def data_received(self, data: bytes) -> None:
         """Decrypt, or wait for a turn."""
+        if self._discards:
+            return
         if len(data) <= _PIECE_BYTES and not self._encrypted and self._turns.budget > 0:
             self._decrypt(data)
         else:
@@ -85,6 +102,12 @@ class TlsTransport(asyncio.Protocol):
         self._decrypt(piece)
 
     def _hold(self) -> None:
+        # all of them are in memory until the last one is decrypted
+        size = len(cast(bytes, self._encrypted.obj))
+        if not cast(ReceiveLimits, self._protocol).count_undecrypted(size):
+            self._discards, self._encrypted = True, _NOTHING
+            self._release()
+            return
         self._turns.wait(self)
         if not self._is_held:
             self._is_held = True
@@ -94,6 +117,7 @@ class TlsTransport(asyncio.Protocol):
     def _release(self) -> None:
         if self._is_held:
             self._is_held = False
+            cast(ReceiveLimits, self._protocol).count_undecrypted(0)
             if not self._is_paused:
                 self._plain.resume_reading()
 
@@ -148,6 +172,8 @@ class TlsTransport(asyncio.Protocol):
         """Report the loss, and free the connection."""
         self._turns.forget(self)
         self._encrypted = _NOTHING
+        if self._handshake_account is not None:
+            self._handshake_account.lower(0)
         protocol, self._protocol = self._protocol, _NOBODY
         protocol.connection_lost(exc)
 
@@ -162,8 +188,18 @@ class TlsTransport(asyncio.Protocol):
     def write(self, data: bytes) -> None:
         """Encrypt and write."""
         if data and not self._has_ended and not self.is_closing():
-            self._tls.write(data)
-            self._plain.write(self._outgoing.read())
+            if len(data) <= _RECORD_BYTES:
+                self._tls.write(data)
+                encrypted = self._outgoing.read()
+            else:
+                encrypted = b"".join(self._records(memoryview(data)))
+            self._plain.write(encrypted)
+
+    def _records(self, data: memoryview) -> Iterator[bytes]:
+        """Encrypt record by record: `_outgoing` never frees the memory of the most that it held."""
+        for begin in range(0, len(data), _RECORD_BYTES):
+            self._tls.write(data[begin : begin + _RECORD_BYTES])
+            yield self._outgoing.read()
 
     def write_eof(self) -> None:
         """Write nothing more; reading continues."""

@@ -176,7 +176,7 @@ class HttpProtocol(ReceiveLimits, WriteTimeout, IdleTimeout):
 
     def _buffered_bytes(self) -> int:
         """Received bytes that nobody has read yet."""
-        size = len(self._unparsed) + self._parser_bytes
+        size = self._undecrypted_bytes + len(self._unparsed) + self._parser_bytes
         size += self._queued_head_bytes + self._app_body_bytes
         if self._running is not None and not self._running.response_complete:
             size += len(self._running.body)
@@ -189,7 +189,7 @@ class HttpProtocol(ReceiveLimits, WriteTimeout, IdleTimeout):
         return self._discards or self.transport.is_closing()
 
     def _is_reading_paused(self) -> bool:
-        return self.flow.read_paused or bool(self._unparsed)
+        return self.flow.read_paused or bool(self._unparsed or self._undecrypted_bytes)
 
     def stop_receiving(self, problem: ServeError) -> None:
         """Stop receiving. The application answers the current request with the problem."""

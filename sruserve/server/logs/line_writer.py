@@ -21,10 +21,19 @@ class LineWriter:
 
     max_waiting: the number of lines that wait.
     notice: makes the line that tells how many lines were dropped.
+    on_change: called with the error when lines begin to be lost, for example because the disk is
+        full, and with None when they are written again.
     """
 
-    def __init__(self, descriptor: int, max_waiting: int, notice: Callable[[int], str]) -> None:
+    def __init__(
+        self,
+        descriptor: int,
+        max_waiting: int,
+        notice: Callable[[int], str],
+        on_change: Callable[[OSError | None], object] = lambda _: None,
+    ) -> None:
         self._descriptor, self._max_waiting, self._notice = descriptor, max_waiting, notice
+        self._on_change, self._is_failing = on_change, False
         self._waiting: SimpleQueue[bytes | threading.Event] = SimpleQueue()
         self._lock = threading.RLock()
         self._stream: StreamLock | None = None
@@ -95,18 +104,22 @@ class LineWriter:
         """Write bytes, and wait for their reader; False if nobody can read them."""
         self._stream = self._stream or StreamLock(self._descriptor)
         with self._stream.hold():
-            return self._put_alone(data)
+            error = self._put_alone(data)
+        if self._is_failing != (error is not None):
+            self._is_failing = error is not None
+            self._on_change(error)
+        return error is None
 
-    def _put_alone(self, data: bytes) -> bool:
+    def _put_alone(self, data: bytes) -> OSError | None:
         rest = memoryview(data)
         while rest:
             try:
                 rest = rest[os.write(self._descriptor, rest) :]
             except BlockingIOError:  # another process has made the stream non-blocking
                 select.select([], [self._descriptor], [], 1.0)
-            except OSError:
-                return False
-        return True
+            except OSError as error:
+                return error
+        return None
 
     def _take_notice(self) -> bytes:
         """The line that tells how many lines were dropped, which then count no more."""

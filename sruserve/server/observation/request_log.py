@@ -15,6 +15,8 @@ _MAX_WAITING = 8192  # lines, of about 400 bytes
 _LEVELS = {"error": logging.ERROR, "refused": logging.WARNING}  # of other outcomes: INFO
 _TEXT = TextLines()
 
+log = logging.getLogger("sruserve.server")
+
 
 class RequestLog:
     """Writes a line for each request that is severe enough.
@@ -26,7 +28,7 @@ class RequestLog:
         self._as_json = writes_json(log_format, STDOUT)
         self._least = logging.getLevelNamesMapping()[level.upper()]
         lines = JsonLines() if self._as_json else _TEXT
-        self._writer = LineWriter(STDOUT, _MAX_WAITING, partial(dropped_notice, lines))
+        self._writer = LineWriter(STDOUT, _MAX_WAITING, partial(dropped_notice, lines), _tell)
         self._worker = os.getpid()
 
     def __call__(self, observation: Observation) -> None:
@@ -66,6 +68,18 @@ def request_fields(observation: Observation, level: int, worker: int) -> dict[st
         "output_tokens": observation.output_tokens,
         "characters": observation.characters,
     }
+
+
+def _tell(error: OSError | None) -> None:
+    """Log on standard error that lines are lost, and when they no longer are."""
+    if error is None:
+        log.warning("the lines of requests are written to standard output again")
+    else:
+        log.error(
+            "the lines of requests are lost, because standard output cannot be written: %s; make "
+            "room, or restart its reader",
+            error.strerror,
+        )
 
 
 def _rounded(seconds: float | None) -> float | None:

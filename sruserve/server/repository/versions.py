@@ -55,7 +55,7 @@ class Versions:
 
     def _end_key(self, served: ServedModel) -> tuple[bool, float]:
         """A version whose engine another one uses ends first; others by their last states."""
-        return not self.shares(served), served.states.life.sealed_at
+        return not self.shares(served), served.states.life.last_at
 
     def shares(self, served: ServedModel) -> bool:
         """Whether another version has the same weights, and so the same engine."""

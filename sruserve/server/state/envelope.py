@@ -88,6 +88,10 @@ class SealedStates:
         """Record that a stream of these states lives on in a store outside this process."""
         self.life.stored_at = self._sealer.clock()
 
+    def mark_held(self) -> None:
+        """Record that a socket, or a stream in this process's memory, has a state."""
+        self.life.held_at = self._sealer.clock()
+
     def seal_for_store(self, snapshot: Snapshot) -> str:
         """The token of a state for the server's own store, which never expires."""
         self.check_store_fit()

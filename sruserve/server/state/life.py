@@ -7,14 +7,20 @@ class StateLife:
     sealed_at, stored_at: when a state was last sealed for a client, and a stream last changed in a
         store outside this process, in seconds since the epoch. Both begin with the present, because
         states may be older than this process.
+    held_at: when a socket or a stream in this process's memory last began or got a state.
     holders: open sockets, and streams in this process's memory.
     """
 
-    __slots__ = ("holders", "sealed_at", "stored_at")
+    __slots__ = ("held_at", "holders", "sealed_at", "stored_at")
 
     def __init__(self, now: float) -> None:
-        self.sealed_at = self.stored_at = now
+        self.sealed_at = self.stored_at = self.held_at = now
         self.holders = 0
+
+    @property
+    def last_at(self) -> float:
+        """When the last state was made, wherever it is."""
+        return max(self.sealed_at, self.stored_at, self.held_at)
 
     def is_over(self, now: float, ttl_seconds: int, idle_seconds: int) -> bool:
         """Whether no state can arrive any more.

@@ -137,6 +137,7 @@ class MemoryStore:
                 raise
         if previous is not None:
             self._remove(key)
+        served.states.mark_held()
         return self._insert(_Entry(record, {0: state}, host_bytes, served.states.life))
 
     async def read(self, tenant: Tenant, stream_id: str) -> StreamRecord:
@@ -193,7 +194,6 @@ class MemoryStore:
     async def commit(
         self, served: ServedModel, record: StreamRecord, end: SharedState | None
     ) -> StreamRecord:
-        del served
         entry = self._entries[_key(record)]
         all_states = {**entry.states, record.step: end}
         states = {step: all_states[step] for step in record.checkpoints}
@@ -211,6 +211,7 @@ class MemoryStore:
             end.retain()
             entry.room = None
         entry.record, entry.states = record, states
+        served.states.mark_held()
         for state in dropped:
             state.release()
         return record
@@ -240,6 +241,7 @@ class MemoryStore:
         for _ in entries:
             if state is not None:
                 state.retain()
+        served.states.mark_held()
         return [self._insert(entry) for entry in entries]
 
     async def delete(self, record: StreamRecord) -> None:

@@ -409,8 +409,9 @@ def _alive(record: StreamRecord) -> StreamRecord:
 
 def _wrong_version(served: ServedModel) -> StateWrongModel:
     return StateWrongModel(
-        f"the stream belongs to another version of {served.name} than {served.version}: leave the "
-        "version out, or create another stream if that version is no longer served"
+        f"the stream belongs to another version of {served.name} than {served.version}: if the "
+        "request names a version, leave it out; otherwise that version is no longer served, so "
+        "create another stream"
     )
 
 

@@ -24,6 +24,12 @@ _MAX_FILE_BYTES = 1 << 20
 _PROTOCOLS = ["http/1.1"]
 _BEGIN = b"-----BEGIN CERTIFICATE-----"
 _CURVES = (SECP256R1, SECP384R1, SECP521R1)  # those that clients accept
+# OpenSSL's own choice has finite-field groups, whose keys a client need not even compute: one of
+# ffdhe8192 costs the server 80 ms. `ssl` can set one group only, and every client must have this
+# one (RFC 8446, section 9.1).
+_GROUP = "prime256v1"
+# Of OpenSSL 3.2; `ssl` does not name it, and older libraries ignore it.
+_OP_NO_RX_CERTIFICATE_COMPRESSION = 1 << 33
 
 
 class UnfitCertificate(ValueError):
@@ -64,10 +70,15 @@ class Credentials:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.options |= ssl.OP_NO_RENEGOTIATION
+        context.set_ecdh_curve(_GROUP)
         context.set_alpn_protocols(_PROTOCOLS)
         _load_chain(context, self.chain + b"\n" + self.key)
         if self.client_ca is not None:
             context.verify_mode = ssl.CERT_OPTIONAL
+            # of a client over TLS 1.2, the cache of sessions keeps all certificates that it sends
+            context.minimum_version = ssl.TLSVersion.TLSv1_3
+            # a short message would become certificates beyond the limit of `TlsHandshake`
+            context.options |= _OP_NO_RX_CERTIFICATE_COMPRESSION
             # each listed certificate is trusted, also an intermediate one, as gRPC's core does
             context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
             context.load_verify_locations(cadata=self.client_ca.decode("latin-1"))

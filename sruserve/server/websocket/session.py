@@ -57,6 +57,7 @@ class Session:
     def __post_init__(self) -> None:
         self._bytes = self.states.tenant.state_budget.hold()
         self.states.life.holders += 1
+        self.states.mark_held()
 
     def token(self) -> str | None:
         """The state as a token; raises `StateTooLarge`."""
@@ -79,6 +80,7 @@ class Session:
         nbytes = self.states.nbytes if state is None else state.host_bytes
         self._bytes.resize(max(self.states.nbytes, nbytes) + _SOCKET_BYTES)
         self.state = state
+        self.states.mark_held()
 
     def release(self) -> None:
         """Stop counting the state."""

@@ -127,7 +127,7 @@ class WebSocketProtocol(ReceiveLimits, WriteTimeout, WebSocketsSansIOProtocol):
 
     def _count(self) -> None:
         partial = self._partial()
-        size = len(self._unparsed) + partial + self._unread_bytes
+        size = self._undecrypted_bytes + len(self._unparsed) + partial + self._unread_bytes
         if self._is_discarding():
             self._buffer_account.lower(size)
         else:
@@ -137,7 +137,7 @@ class WebSocketProtocol(ReceiveLimits, WriteTimeout, WebSocketsSansIOProtocol):
         return self._detached or self.transport.is_closing()
 
     def _is_reading_paused(self) -> bool:
-        return self.read_paused or bool(self._unparsed)
+        return self.read_paused or bool(self._unparsed or self._undecrypted_bytes)
 
     def stop_receiving(self, problem: ServeError) -> None:
         """Close with the error's code in the close frame."""

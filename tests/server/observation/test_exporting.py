@@ -14,6 +14,7 @@ import pytest
 from sruserve.server.observation.observation import Description, Observation
 from sruserve.server.observation.observer import RequestObserver
 from sruserve.server.observation.otlp import Exports
+from sruserve.server.observation.traceparent import TraceParent, read_traceparent
 from sruserve.server.settings import SettingsError, load_settings
 from tests.server.observation.collector import Collector, collecting
 from tests.server.observation.json_server import json_server
@@ -96,6 +97,21 @@ def test_the_standard_variable_chooses_what_is_sampled(
     assert len(collector.spans) == before + count
 
 
+@pytest.mark.parametrize("sampler", ["parentbased_traceidratio", "traceidratio"])
+def test_a_client_chooses_to_be_traced_whatever_the_ratio_as_the_docs_say(
+    collector: Collector, monkeypatch: pytest.MonkeyPatch, sampler: str
+) -> None:
+    collector.may_answer.set()
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", sampler)
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0.001")
+    exports, before = Exports(), len(collector.spans)
+    for consume in exports.consumers:
+        consume(ended(read_traceparent(f"00-{1:032x}-{1:016x}-01")))
+    exports.close(60)
+    assert len(collector.spans) == before + 1
+
+
 @pytest.mark.parametrize("signals", ["TRACES", "METRICS"])
 def test_either_signal_can_be_left_out(monkeypatch: pytest.MonkeyPatch, signals: str) -> None:
     monkeypatch.setenv(f"OTEL_{signals}_EXPORTER", "none")
@@ -139,10 +155,11 @@ def test_with_its_package_a_server_may_trace() -> None:
     assert load_settings(traces="otlp").traces == "otlp"
 
 
-def ended() -> Observation:
+def ended(parent: TraceParent | None = None) -> Observation:
     """A request that has ended."""
     observation = Observation("/", 0.0, lambda _: None)
-    observation.end(Description("http", "1", "GET", 200), "question", "ok", None)
+    description = Description("http", "1", "GET", 200, parent=parent)
+    observation.end(description, "question", "ok", None)
     return observation
 
 

@@ -125,6 +125,47 @@ def test_a_reader_who_has_left_delays_nothing() -> None:
     writer.flush(60)
 
 
+def test_a_full_disk_is_told_once_and_its_end_too(tmp_path: Path) -> None:
+    told: list[str | None] = []
+
+    def tell(error: OSError | None) -> None:
+        told.append(error.strerror if error else None)
+
+    descriptor = os.open("/dev/full", os.O_WRONLY)
+    writer = LineWriter(descriptor, 100, lambda count: f"dropped {count}", tell)
+    for _ in range(3):
+        writer.write("lost")
+        writer.flush(60)
+    assert told == ["No space left on device"]
+    with open(tmp_path / "log", "wb") as file:
+        os.dup2(file.fileno(), descriptor)
+    for _ in range(3):
+        writer.write("kept")
+        writer.flush(60)
+    assert told == ["No space left on device", None]
+    assert (tmp_path / "log").read_text().endswith("\n" + 3 * "kept\n")
+
+
+def test_standard_error_says_that_the_lines_of_requests_are_lost() -> None:
+    program = """
+import logging
+from sruserve.server.logs.config import set_up_logging
+from sruserve.server.observation.request_log import RequestLog
+set_up_logging("info", "text")
+requests = RequestLog("text", "info")
+for _ in range(3):
+    requests._writer.write("a request")
+    requests.close(60)
+logging.shutdown()
+"""
+    with open("/dev/full", "wb") as full:
+        process = subprocess.run(
+            [sys.executable, "-c", program], stdout=full, stderr=subprocess.PIPE, check=True
+        )
+    assert process.stderr.count(b"requests are lost") == 1
+    assert b"No space left on device" in process.stderr
+
+
 def test_lines_are_written_where_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(thread: threading.Thread) -> None:
         raise RuntimeError

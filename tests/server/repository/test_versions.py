@@ -1,8 +1,11 @@
 """Versions of a model side by side: their ids, whose states go where, and when one ends."""
 
 import gc
+import json
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
 from shutil import copytree, rmtree
 from typing import Any
@@ -14,6 +17,7 @@ import pytest
 import tritonclient.grpc as triton
 import tritonclient.http as triton_http
 from tritonclient.utils import InferenceServerException
+from websockets.sync.client import connect as open_websocket
 
 from sruserve.server.app import Application
 from sruserve.server.repository.device import NoMemory
@@ -369,6 +373,52 @@ def test_one_version_too_many_ends_the_one_whose_last_state_is_oldest(
     assert ended(client, "versions") == before + 1
     (line,) = [each for each in caplog.records if "is no longer served" in each.message]
     assert line.levelname == "WARNING", "its streams end"
+
+
+def steps_of_a_stream(client: httpx.Client, _: ExitStack) -> Callable[[], None]:
+    stream = client.post("/v1/streams", json={"model": "question"}).json()["id"]
+    numbers = count(1)
+
+    def step() -> None:
+        body = {"step": next(numbers), "input": "who"}
+        reply = client.post(f"/v1/streams/{stream}/steps", json=body)
+        assert reply.status_code == 200, reply.text
+
+    return step
+
+
+def frames_of_a_socket(client: httpx.Client, stack: ExitStack) -> Callable[[], None]:
+    url = str(client.base_url).replace("http", "ws", 1).rstrip("/") + "/v1/stream"
+    connection = stack.enter_context(open_websocket(url, ping_interval=None))
+    connection.send(json.dumps({"model": "question", "input": "who"}))
+    assert "error" not in json.loads(connection.recv(60))
+
+    def frame() -> None:
+        connection.send(json.dumps({"input": "who"}))
+        assert "error" not in json.loads(connection.recv(60))
+
+    return frame
+
+
+@pytest.mark.parametrize("live", [steps_of_a_stream, frames_of_a_socket])
+def test_a_version_whose_stream_goes_on_outlasts_one_that_had_a_request_before(
+    deploying: Running,
+    clock: HandClock,
+    live: Callable[[httpx.Client, ExitStack], Callable[[], None]],
+) -> None:
+    client, _ = deploying
+    with ExitStack() as stack:
+        go_on = live(client, stack)
+        go_on()
+        deploy(deploying, 2, 3)
+        clock.now += 10
+        other = state_of(client, "question@2")
+        clock.now += 10
+        go_on()
+        deploy(deploying, 4)
+        assert ids(client) == ["question", "question@3", "question@1"]
+        go_on()
+    assert classify(client, state=other).json()["error"]["code"] == "state_wrong_model"
 
 
 def test_a_new_version_that_does_not_fit_into_memory_ends_the_oldest_one(

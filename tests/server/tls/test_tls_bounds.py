@@ -1,11 +1,12 @@
 """TLS loosens no bound: handshakes, silent clients, clients that do not read, stops."""
 
+import asyncio
 import json
 import select
 import socket
 import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -17,6 +18,7 @@ from sruserve.server.http.parse_turns import ParseTurns
 from sruserve.server.http.tls_transport import TlsTransport
 from sruserve.server.http.uvicorn_http import HttpProtocol
 from sruserve.server.kserve.grpc import server as grpc_server
+from tests.memory import grows_by_less, malloc_bytes
 from tests.server.conftest import Leftovers, Serve
 from tests.server.http.raw_replies import all_replies, next_reply, send
 from tests.server.http.raw_requests import UPGRADE, code, frame, head
@@ -129,6 +131,60 @@ def test_records_of_a_byte_take_turns(
     assert max(decrypted) <= 64 << 10
 
 
+def in_records_of_a_byte(connection: socket.socket, client: HandTls, is_frame: bool) -> bytes:
+    """The encrypted beginning of a body or of a frame, of which each byte is a record."""
+    if is_frame:
+        client.tls.write(UPGRADE)
+        connection.sendall(client.outgoing.read())
+        assert b" 101 " in client.receive()
+    client.tls.write(frame(b"", 1 << 20) if is_frame else head(8_000_000))
+    for _ in range(12_000):
+        client.tls.write(b"a")
+    return client.outgoing.read()
+
+
+BEGINNINGS = pytest.mark.parametrize("is_frame", [False, True], ids=["body", "frame"])
+
+
+@BEGINNINGS
+def test_bytes_that_wait_to_be_decrypted_count(
+    encrypted: Running, authority: Authority, monkeypatch: pytest.MonkeyPatch, is_frame: bool
+) -> None:
+    budget = encrypted[1].intake.budget
+    until(lambda: budget.used == 0)
+    go_on: list[Callable[[], object]] = []
+    parse_more = TlsTransport.parse_more
+
+    def hold(transport: TlsTransport) -> None:
+        loop = asyncio.get_running_loop()
+        go_on.append(lambda: loop.call_soon_threadsafe(parse_more, transport))
+
+    monkeypatch.setattr(TlsTransport, "parse_more", hold)
+    with silent(encrypted[0]) as connection:
+        client = HandTls(connection, context(authority))
+        connection.sendall(in_records_of_a_byte(connection, client, is_frame))
+        until(lambda: budget.used > 0 and bool(go_on))
+        monkeypatch.undo()
+        go_on.pop()()
+    until(lambda: budget.used == 0)
+
+
+@BEGINNINGS
+def test_bytes_that_find_no_room_to_wait_are_refused_with_an_answer(
+    encrypted: Running, authority: Authority, is_frame: bool
+) -> None:
+    budget = encrypted[1].intake.budget
+    until(lambda: budget.used == 0)
+    with silent(encrypted[0]) as connection:
+        client = HandTls(connection, context(authority))
+        records, reply = in_records_of_a_byte(connection, client, is_frame), b""
+        with budget.hold(budget.limit):
+            send(connection, records)
+            while b"overloaded" not in reply:
+                reply += client.receive()
+    until(lambda: budget.used == 0)
+
+
 def test_a_slow_request_is_refused(hasty: Running, authority: Authority) -> None:
     for begin in (head(100) + b"{", head(100_000) + b"a" * 20_000):
         with connect(hasty[0], context(authority)) as connection:
@@ -162,6 +218,33 @@ def test_requests_that_come_with_the_handshake_are_answered(
         text = b""
         while text.count(b"HTTP/1.1 200 OK") < 3:
             text += client.receive()
+
+
+@pytest.mark.parametrize(
+    ("server", "version"),
+    [
+        ("encrypted", ssl.TLSVersion.TLSv1_2),
+        ("encrypted", ssl.TLSVersion.TLSv1_3),
+        ("certified", ssl.TLSVersion.TLSv1_3),
+    ],
+)
+@pytest.mark.parametrize("data", [LIVE, UPGRADE], ids=["request", "websocket"])
+def test_a_request_with_a_last_flight_that_uses_up_the_turn_is_answered(
+    request: pytest.FixtureRequest,
+    authority: Authority,
+    server: str,
+    version: ssl.TLSVersion,
+    data: bytes,
+) -> None:
+    client, application = request.getfixturevalue(server)
+    trusting = context(authority)
+    trusting.maximum_version = version
+    with silent(client) as connection:
+        hand = HandTls(connection, trusting)
+        hand.tls.write(data)
+        application.intake.turns.budget = 1  # as after other flights of this turn
+        connection.sendall(hand.outgoing.read())
+        assert hand.receive().startswith(b"HTTP/1.1 ")
 
 
 def test_a_client_that_leaves_is_noticed_and_leaves_nothing_in_memory(
@@ -224,6 +307,24 @@ def test_a_client_that_does_not_read_holds_little_and_is_hung_up_on(
             assert 64 << 10 < size < 1 << 20
             assert transport.get_write_buffer_size() == size
             until(lambda: application.connections.open == 0)
+
+
+def test_an_idle_connection_keeps_no_memory_of_a_long_reply(
+    encrypted: Running, authority: Authority
+) -> None:
+    client = encrypted[0]
+    page = client.get("/openapi.json").content
+    trusting = context(authority)
+    with ExitStack() as stack:
+
+        def open_20_and_read() -> None:
+            for _ in range(20):
+                connection = stack.enter_context(connect(client, trusting))
+                connection.sendall(b"GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n")
+                assert next_reply(connection).endswith(page)
+
+        assert len(page) > 100_000
+        assert grows_by_less(20 * 100_000, malloc_bytes, open_20_and_read)
 
 
 def test_a_refused_body_is_lingered_for_and_its_client_gets_the_reply(

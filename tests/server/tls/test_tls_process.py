@@ -1,6 +1,8 @@
 """SIGHUP of real processes: it renews their certificate, and never ends them."""
 
 import signal
+import socket
+import ssl
 from pathlib import Path
 
 import httpx
@@ -10,7 +12,7 @@ from websockets.sync.client import connect as open_websocket
 
 from tests.server.observation.json_server import json_server
 from tests.server.observing import until
-from tests.server.processes import Process, ended, is_ready, serving, start
+from tests.server.processes import Process, ended, grpc_port_of, is_ready, serving, start
 from tests.server.test_running import workers_of
 from tests.server.tls.authority import Authority
 from tests.server.tls.clients import address, context, serial_at
@@ -92,6 +94,36 @@ def test_an_unfit_certificate_ends_the_start_in_one_line(
     assert process.returncode == 2
     assert output.count("\n") == 1
     assert "SRUSERVE_TLS_KEY" in output
+
+
+@pytest.mark.parametrize("checked", [True, False], ids=["client certificates", "none"])
+def test_grpc_keeps_no_sessions_of_tls_1_2_with_client_certificates(
+    folders: Path, own: Authority, checked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # a server of other tests in this process may have set it
+    monkeypatch.delenv("GRPC_SSL_CIPHER_SUITES", raising=False)
+    own.sign("client")
+    client_ca = {"tls_client_ca": str(own.file)} if checked else {}
+    with serving(folders / "question", grpc_port="0", **own.settings(), **client_ca) as (
+        _,
+        process,
+    ):
+        port = grpc_port_of(process)
+        trusting = context(own, "client")
+        trusting.set_alpn_protocols(["h2"])
+        assert version_at(port, trusting) == "TLSv1.3"
+        trusting.maximum_version = ssl.TLSVersion.TLSv1_2
+        assert version_at(port, trusting) == (None if checked else "TLSv1.2")
+
+
+def version_at(port: int, trusting: ssl.SSLContext) -> str | None:
+    """The version that a new connection has; none if the server refuses it."""
+    with socket.create_connection(("127.0.0.1", port), 60) as plain:
+        try:
+            with trusting.wrap_socket(plain, server_hostname="127.0.0.1") as connection:
+                return connection.version()
+        except ssl.SSLError:
+            return None
 
 
 def test_refusals_of_clients_without_a_certificate_have_a_line(

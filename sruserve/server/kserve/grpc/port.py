@@ -6,6 +6,10 @@ from importlib.util import find_spec
 from sruserve.server.settings import Settings, SettingsError, variable_name
 
 _NEEDED = ("grpc", "grpc_health", "tritonclient")
+# GRPC_SSL_CIPHER_SUITES, where clients have certificates: over TLS 1.2, gRPC's core keeps all that
+# a client sends for two hours, and it has no option for the version. This suite needs a key that
+# both sides have agreed on before, and there is none; TLS 1.3 has suites of its own.
+NO_CIPHER_OF_TLS_1_2 = "ECDHE-PSK-CHACHA20-POLY1305"
 
 
 def wants_grpc(settings: Settings) -> bool:
