@@ -36,7 +36,8 @@ def main() -> None:
         try:
             app()
         finally:
-            sys.stdout.flush()
+            if sys.stdout is not None:  # it is closed
+                sys.stdout.flush()
     except KeyboardInterrupt:
         sys.exit(130)
     except OSError as error:

@@ -32,7 +32,8 @@ def test_other_methods_get_405_with_all_methods_of_the_path(
     client: httpx.Client, path: str
 ) -> None:
     for method in {*METHODS} - {*PATHS[path]}:
-        reply = client.request(method, path.format(id="a", model="b", version="c", name="d"))
+        values = {"id": "a", "model": "b", "version": "c", "name": "d", "file": "e"}
+        reply = client.request(method, path.format(**values))
         assert reply.status_code == 405, (method, path)
         assert reply.headers["allow"] == ", ".join(PATHS[path])
 

@@ -11,7 +11,6 @@ import tritonclient.grpc as triton
 import tritonclient.http as triton_http
 import websockets
 from tritonclient.utils import InferenceServerException
-from websockets.sync.client import connect as open_websocket
 
 from tests.server.conftest import LABELS, TEXT
 from tests.server.http.raw_replies import all_replies
@@ -21,6 +20,7 @@ from tests.server.posting import CLASSIFY, COMPLETE, SCORE
 from tests.server.tls.authority import Authority
 from tests.server.tls.clients import address, connect, context
 from tests.server.tls.conftest import Running
+from tests.server.tls.sockets import open_websocket
 
 BODY = {"model": "question", "input": TEXT}
 GENERATE = {"model": "characters", "prompt": "To be", "seed": 3, "max_tokens": 200}
@@ -55,7 +55,7 @@ def test_a_long_body_and_a_long_reply_pass_unchanged(
 
 def test_a_websocket_is_encrypted(encrypted: Running, authority: Authority) -> None:
     url = str(encrypted[0].base_url).replace("https", "wss", 1) + "/v1/stream"
-    with open_websocket(url, ssl=context(authority), ping_interval=None) as connection:
+    with open_websocket(url, context(authority)) as connection:
         connection.send(json.dumps(BODY))
         assert json.loads(connection.recv(60))["label"] in LABELS
 
@@ -123,8 +123,11 @@ def test_a_client_without_a_certificate_gets_only_probes(
         assert reply.status_code == 403
         assert reply.json()["error"]["code"] == "client_certificate_required"
     url = str(client.base_url).replace("https", "wss", 1) + "/v1/stream"
-    with pytest.raises(websockets.InvalidStatus) as refused:
-        open_websocket(url, ssl=context(authority), ping_interval=None)
+    with (
+        pytest.raises(websockets.InvalidStatus) as refused,
+        open_websocket(url, context(authority)),
+    ):
+        pass
     assert b"client_certificate_required" in refused.value.response.body
     assert not grpc_is_live(grpc_address(application), authority)
 
@@ -152,7 +155,7 @@ def test_a_client_with_a_certificate_gets_everything(
     with httpx.Client(base_url=certified[0].base_url, verify=own) as client:
         assert client.post(CLASSIFY, json=BODY).status_code == 200
     url = str(certified[0].base_url).replace("https", "wss", 1) + "/v1/stream"
-    with open_websocket(url, ssl=own, ping_interval=None) as connection:
+    with open_websocket(url, own) as connection:
         connection.send(json.dumps(BODY))
         assert json.loads(connection.recv(60))["label"] in LABELS
     assert grpc_is_live(grpc_address(certified[1]), authority, "client")

@@ -124,7 +124,7 @@ def test_a_flight_is_charged_for_its_processor_time(
             "connections": Connections(8),
             "certificates": certificates[1],
         }
-        config, loop = Config(app=None), asyncio.get_running_loop()  # type: ignore[arg-type]
+        config, loop = Config(app=None, log_config=None), asyncio.get_running_loop()  # type: ignore[arg-type]
         server = await loop.create_server(
             lambda: TlsHandshake(config, ServerState(), state, cpu_clock=clock),
             sock=socket.create_server(("127.0.0.1", 0)),

@@ -8,7 +8,6 @@ from pathlib import Path
 import httpx
 import pytest
 from websockets.exceptions import InvalidStatus
-from websockets.sync.client import connect as open_websocket
 
 from tests.server.observation.json_server import json_server
 from tests.server.observing import until
@@ -16,6 +15,7 @@ from tests.server.processes import Process, ended, grpc_port_of, is_ready, servi
 from tests.server.test_running import workers_of
 from tests.server.tls.authority import Authority
 from tests.server.tls.clients import address, context, serial_at
+from tests.server.tls.sockets import open_websocket
 
 
 @pytest.fixture
@@ -139,8 +139,9 @@ def test_refusals_of_clients_without_a_certificate_have_a_line(
         access_log="true",
     ) as (client, server):
         assert client.post("/v1/classify").status_code == 403
-        with pytest.raises(InvalidStatus):
-            open_websocket(f"wss://127.0.0.1:{address(client)[1]}/v1/stream", ssl=context(own))
+        url = f"wss://127.0.0.1:{address(client)[1]}/v1/stream"
+        with pytest.raises(InvalidStatus), open_websocket(url, context(own)):
+            pass
         until(lambda: len(server.requests) >= 2)
         lines = server.requests
     assert [(line["method"], line["status"], line["error"]) for line in lines] == [
