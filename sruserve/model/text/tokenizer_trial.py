@@ -8,7 +8,6 @@ take all memory, at the load or at a text that ends inside an added token.
 
 import json
 import os
-import resource
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from sruserve.model.errors import FolderError, ModelError, TextError
+from sruserve.model.own_limits import limit_this_process
 
 SECONDS = 15  # of CPU time; a tokenizer of 256,000 entries takes 4
 # Of these, to load it, which the server then does again: a base, and for each megabyte of the file.
@@ -85,9 +85,7 @@ def is_plain(content: bytes) -> bool:
 
 def _run(seconds: int, memory_bytes: int, load_seconds: float) -> int:
     """Load the tokenizer of standard input and read the beginnings of its added tokens."""
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
-    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    limit_this_process(seconds, memory_bytes)
     from sruserve.model.text.codec import tokenizer_codec
 
     content = sys.stdin.buffer.read()

@@ -1,6 +1,8 @@
 """A tokenizer.json that never ends, or takes all memory, is refused before it is loaded here."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,15 @@ def test_a_tokenizer_that_takes_all_memory_is_refused() -> None:
     content = tokenizer({"type": "Lowercase"}, "<sep>")
     with pytest.raises(FolderError, match="or 64 MiB of memory"):
         check_tokenizer(content, "here/tokenizer.json", memory_bytes=64 << 20)
+
+
+def test_a_lower_limit_that_the_process_has_inherited_stays(tmp_path: Path) -> None:
+    file = tmp_path / "tokenizer.json"
+    file.write_bytes(tokenizer({"type": "Lowercase"}, "<sep>"))
+    shell = 'ulimit -v 4000000 && exec "$0" -m "$@" < tokenizer.json'
+    command = [sys.executable, tokenizer_trial.__name__, "15", str(8 << 30), "2.0"]
+    trial = subprocess.run(["sh", "-c", shell, *command], cwd=tmp_path, capture_output=True)
+    assert (trial.returncode, trial.stderr) == (0, b"")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ while it reads, so no signal would end the process. This one imports no torch.
 """
 
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from sruserve.model.errors import CheckpointError, ModelError
 from sruserve.model.importers.keras.file import open_keras
+from sruserve.model.own_limits import limit_this_process
 
 _SECONDS, _MEGABYTES_IN_A_SECOND = 20, 20  # of CPU time: a base, and more for large files
 _MEMORY_BYTES, _MEMORY_TIMES = 1 << 30, 4  # of address space: a base, and a multiple of the file
@@ -50,11 +50,7 @@ def try_to_read(path: Path, seconds: int = _SECONDS) -> None:
 
 def _run(seconds: int, memory_bytes: int, path: Path) -> int:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    limits = {resource.RLIMIT_CPU: seconds, resource.RLIMIT_AS: memory_bytes}
-    for kind, most in {**limits, resource.RLIMIT_CORE: 0}.items():
-        _, hard = resource.getrlimit(kind)
-        own = most if hard == resource.RLIM_INFINITY else min(most, hard)
-        resource.setrlimit(kind, (own, own))
+    limit_this_process(seconds, memory_bytes)
     with suppress(ModelError), open_keras(path) as (_, weights):
         weights.file.read_all()
     return 0
