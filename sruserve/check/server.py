@@ -29,6 +29,13 @@ class Stream(ABC):
 class NumberedStream(Stream):
     """A stream whose steps have numbers, so that a step that is sent again runs once."""
 
+    _next = 1
+
+    def send(self, chunk: Sample, last: bool) -> Result:
+        result = self.step(self._next, chunk, last)
+        self._next += 1
+        return result
+
     @abstractmethod
     def step(
         self, number: int, chunk: Sample, last: bool, replica: int = 0, ready: Ready | None = None

@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, get_type_hints
@@ -17,6 +16,7 @@ from sruserve.server.tasks.completion_request import CompletionRequest
 from sruserve.server.tasks.requests import ChunkRequest
 from tests.api.conftest import KEY
 from tests.server.conftest import Leftovers, Serve
+from tests.server.observing import until
 
 Load = Callable[..., Model]
 LONG: dict[str, Any] = {"max_tokens": 1_000_000, "seed": 1}
@@ -41,10 +41,8 @@ def no_gc() -> Iterator[None]:
 def wait_until_idle(model: Model) -> None:
     """Wait until nothing runs: no job, no row of state, no request in flight."""
     served = model._local.served
-    deadline = time.monotonic() + 60
-    while served.engine.running or served.engine.rows or not served.in_flight.idle:
-        assert time.monotonic() < deadline, "a completion was left behind"
-        time.sleep(0.01)
+    engine = served.engine
+    until(lambda: not engine.running and not engine.rows and served.in_flight.idle)
 
 
 def test_a_seed_gives_the_server_s_text_with_all_options(letters: Model, serve: Serve) -> None:

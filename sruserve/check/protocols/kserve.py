@@ -174,12 +174,7 @@ class _Sequence(NumberedStream):
     """A sequence of requests, whose state the server keeps."""
 
     def __init__(self, server: KServeServer) -> None:
-        self._server, self._next, self._id = server, 1, _new_sequence()
-
-    def send(self, chunk: Sample, last: bool) -> Result:
-        result = self.step(self._next, chunk, last)
-        self._next += 1
-        return result
+        self._server, self._id = server, _new_sequence()
 
     def step(
         self, number: int, chunk: Sample, last: bool, replica: int = 0, ready: Ready | None = None

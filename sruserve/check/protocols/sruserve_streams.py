@@ -46,15 +46,10 @@ class HeldStream(NumberedStream):
     """A stream of `/v1/streams`."""
 
     def __init__(self, server: "SruserveServer") -> None:
-        self._server, self._next = server, 1
+        self._server = server
         body = {"model": server.model, "idle_seconds": _IDLE_SECONDS}
         stream = field(server.replicas[0].post("/v1/streams", body), "id", str)
         self._path = f"/v1/streams/{quote(stream, safe='')}"
-
-    def send(self, chunk: Sample, last: bool) -> Result:
-        result = self.step(self._next, chunk, last)
-        self._next += 1
-        return result
 
     def step(
         self, number: int, chunk: Sample, last: bool, replica: int = 0, ready: Ready | None = None

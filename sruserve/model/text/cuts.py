@@ -22,7 +22,7 @@ from tokenizers import Tokenizer
 from sruserve.model.text.decoders import SPACE_MARK, Step, steps_of
 from sruserve.model.text.patterns import is_known
 
-_LOCAL = {
+CHARACTER_MAPS = {
     "NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Nmt", "BertNormalizer",
     "Precompiled",
 }  # fmt: skip
@@ -83,7 +83,9 @@ def cuts_of(tokenizer: Tokenizer, entries: Sequence[str]) -> Cuts:
         others = [step for step in steps if step.get("prepend") != SPACE_MARK]
         prepends = len(others) < len(steps)
         mark = _mark(others)
-        kinds = [step["type"] for step in steps if step["type"] not in _LOCAL - {"Precompiled"}]
+        kinds = [
+            step["type"] for step in steps if step["type"] not in CHARACTER_MAPS - {"Precompiled"}
+        ]
         if prepends and (kinds != ["Prepend", "Replace"] or mark != SPACE_MARK):
             raise _Uncuttable("normalizer Prepend")
         if normalize is not None and not prepends and normalize(" a")[:1] not in list(mark):
@@ -116,7 +118,7 @@ def _mark(steps: Sequence[Step]) -> str:
         kind = step["type"]
         if kind == "Replace":
             mark = _replaced(mark, step)
-        elif kind not in _LOCAL and not (kind == "Strip" and not step["strip_left"]):
+        elif kind not in CHARACTER_MAPS and not (kind == "Strip" and not step["strip_left"]):
             raise _Uncuttable(f"normalizer {kind}")
     return mark
 

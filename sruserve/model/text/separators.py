@@ -16,14 +16,11 @@ from enum import Enum, auto
 
 from tokenizers import Tokenizer
 
+from sruserve.model.text.cuts import CHARACTER_MAPS
 from sruserve.model.text.decoders import Step, steps_of
 from sruserve.model.text.patterns import alternatives, is_simple
 
-SPACES = " \t\n\v\f\r"
-_CHARACTER_MAPS = {
-    "NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Nmt", "BertNormalizer",
-    "Precompiled",
-}  # fmt: skip
+_SPACES = " \t\n\v\f\r"
 _CHARACTER_SPLITS = {"Punctuation", "Digits"}
 # Some expressions join a mark and the letters behind it, but not behind a space.
 _PROBES = ("ab cd", 'it\'s 3.5\n"x"', "A\tb.c,  d ", 'ab "cd', "ab (cd", "ab -cd")
@@ -41,19 +38,19 @@ class _Reach(Enum):
 def separators(tokenizer: Tokenizer, entries: Sequence[str]) -> str:
     """Return the white space at which words are read by themselves; "" if that is not proven."""
     own = " ".join(dict.fromkeys([*entries[:_PROBED], *entries[-_PROBED:]]))
-    found = "".join(space for space in SPACES if _splits_at(tokenizer, space, own))
-    if " " not in found:
+    spaces = "".join(space for space in _SPACES if _splits_at(tokenizer, space, own))
+    if " " not in spaces:
         return ""
-    reach = _reach(steps_of(tokenizer.pre_tokenizer), found)
+    reach = _reach(steps_of(tokenizer.pre_tokenizer), spaces)
     if reach is _Reach.NONE:
         return ""
     drops_all = reach is _Reach.ALL
     for step in steps_of(tokenizer.normalizer):
-        if not _normalizes_words(step, found, drops_all):
+        if not _normalizes_words(step, spaces, drops_all):
             return ""
     if not _adds_words(tokenizer, drops_all):
         return ""
-    return "" if any(_joins(tokenizer, probe, found) for probe in (*_PROBES, own)) else found
+    return "" if any(_joins(tokenizer, probe, spaces) for probe in (*_PROBES, own)) else spaces
 
 
 def _reach(steps: Sequence[Step], spaces: str) -> _Reach:
@@ -88,9 +85,9 @@ def _drops(step: Step, spaces: str) -> bool:
     parts = list(alternatives(pattern))
     if step["invert"]:
         return not any(part.matches(spaces) for part in parts)
-    found = [part for part in parts if part.matches(spaces)]
-    return all(any(part.matches(space) for part in found) for space in spaces) and all(
-        part.is_one_kind for part in found
+    dropping = [part for part in parts if part.matches(spaces)]
+    return all(any(part.matches(space) for part in dropping) for space in spaces) and all(
+        part.is_one_kind for part in dropping
     )
 
 
@@ -114,7 +111,7 @@ def _normalizes_words(step: Step, spaces: str, drops_all: bool) -> bool:
     if step["type"] == "Strip":
         return drops_all
     if step["type"] != "Replace":
-        return step["type"] in _CHARACTER_MAPS
+        return step["type"] in CHARACTER_MAPS
     content, text = step["content"], step["pattern"].get("String")
     separates = bool(content) and all(character in spaces for character in content)
     if text is not None:
