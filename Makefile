@@ -18,7 +18,7 @@ OLDEST_TORCH ?=
 WITH_GRPC := $(if $(filter-out off,$(SRUSERVE_GRPC_PORT)),-grpc)
 SOURCES := pyproject.toml setup.py constraints.txt $(wildcard sruserve/kernels/cpu/*.[ch])
 
-.PHONY: help serve test check explore lint interpreted oldest bench compare lock clean
+.PHONY: help serve test check explore lint interpreted oldest docs bench compare lock clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -26,10 +26,10 @@ help:  ## List the targets
 serve: $(VENV)/.serve$(WITH_GRPC)  ## Serve the bundled models on http://127.0.0.1:8000
 	$(BIN)/sruserve serve
 
-# For two cores: the interpreted tests run with the linters, then all other tests in three processes,
-# because one of three usually waits.
-test: $(VENV)/.test $(OLDEST_TRITON) $(NEWEST_TRITON) $(ORACLES)  ## Run the linters and all tests
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint interpreted
+# For two cores: the interpreted tests run beside the linters and the documentation, then all other
+# tests in three processes, because one of three usually waits.
+test: $(VENV)/.test $(OLDEST_TRITON) $(NEWEST_TRITON) $(ORACLES)  ## Run the linters and all tests, and build the documentation
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint interpreted docs
 	OLDEST_TRITON=$(OLDEST_TRITON) NEWEST_TRITON=$(NEWEST_TRITON) SRU_RELEASES=$(SRU_RELEASES) \
 		OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses=3 --dist=loadfile \
 		--no-loadscope-reorder
@@ -55,6 +55,9 @@ oldest: $(OLDEST)/.done  ## Run the tests that need no GPU on the oldest allowed
 		-W ignore::DeprecationWarning tests/kernels tests/model tests/server tests/test_cli.py \
 		tests/test_dependencies.py
 
+docs: $(VENV)/.docs  ## Build the documentation as a site in site/, and check its links
+	OMP_NUM_THREADS=1 $(BIN)/python -m docs.site
+
 bench: $(VENV)/.bench  ## Measure against the peers; results go to bench/results/
 	$(BIN)/python -m bench.cpu
 	$(BIN)/python -m bench.onnx
@@ -69,7 +72,7 @@ lock: | $(VENV)/bin/python  ## Write the hashes of all packages that the images 
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python deploy/lock.py
 
 clean:  ## Remove all files that the other targets create
-	rm -rf $(VENV) build dist *.egg-info sruserve/kernels/cpu/_kernel*.so .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) build dist site *.egg-info sruserve/kernels/cpu/_kernel*.so .mypy_cache .ruff_cache .pytest_cache
 
 $(VENV)/bin/python:
 	@echo 'Creating a virtual environment in $(VENV)'
@@ -88,7 +91,12 @@ $(VENV)/.serve-grpc: $(SOURCES) | $(VENV)/bin/python
 $(VENV)/.test: $(SOURCES) | $(VENV)/bin/python
 	@echo 'Installing the dependencies of the tests: some minutes'
 	@$(PIP) --editable '.[test]'
-	@touch $@ $(VENV)/.serve $(VENV)/.serve-grpc
+	@touch $@ $(VENV)/.docs $(VENV)/.serve $(VENV)/.serve-grpc
+
+$(VENV)/.docs: $(SOURCES) | $(VENV)/bin/python
+	@echo 'Installing sruserve, and the packages that build its documentation: some minutes'
+	@$(PIP) --editable '.[docs]'
+	@touch $@
 
 $(OLDEST)/.done: $(SOURCES) deploy/oldest.py
 	@echo 'Installing the oldest allowed versions: some minutes'

@@ -21,6 +21,8 @@ def affected_tests(changed: Iterable[str]) -> list[str]:
             paths.add(str(path))
         elif path.is_relative_to("examples/onnx"):
             paths.add("tests/examples")
+        elif path.is_relative_to("docs/site"):
+            paths.add("tests/site")
         elif top == "sruserve" and path.suffix == ".py":
             folder = Path("tests", *folders)
             same = folder / f"test_{path.stem}.py"

@@ -18,6 +18,7 @@ from tests.changed import ALWAYS, ROOT, affected_tests
         ("sruserve/server/http/page/lane.js", "tests/server/http/page"),
         ("sruserve/server/http/swagger_ui/start.js", None),
         ("docs/http.md", None),
+        ("docs/site/links.py", "tests/site"),
         ("sruserve/__init__.py", None),
     ],
 )

@@ -1,9 +1,13 @@
-"""The names in the docs for developers exist in the code."""
+"""Links of the documents lead somewhere, and names in them exist in the code."""
 
 import re
 from pathlib import Path
 
 import pytest
+
+import sruserve
+from docs.site.links import broken_links
+from docs.site.navigation import HOME, all_pages, left_out
 
 ROOT = Path(__file__).parent.parent
 PATHS = [f"/{path}" for path in ROOT.rglob("*.*") if ".venv" not in path.parts]
@@ -26,3 +30,20 @@ def test_classes_and_their_members_that_the_architecture_names_exist() -> None:
         assert re.search(rf"\b{name}\b", SOURCE), name
         for part in member.split(".")[1:]:
             assert re.search(rf"\b{part}\b", SOURCE), f"{name}{member}"
+
+
+def test_every_link_of_a_document_leads_to_a_file_and_a_heading() -> None:
+    documents = [path for path in all_pages(HOME.read_text()) if path.suffix == ".md"]
+    assert ROOT / "README.md" in documents
+    broken = {path.name: links for path in documents if (links := broken_links(path))}
+    assert broken == {}
+
+
+def test_the_home_page_lists_every_document() -> None:
+    assert left_out(HOME.read_text()) == []
+
+
+def test_the_reference_has_every_public_name() -> None:
+    page = (ROOT / "docs/api.md").read_text()
+    names = re.findall(r"^\.\. auto\w+:: sruserve\.(\w+)(?:\(\))?$", page, re.MULTILINE)
+    assert sorted(names) == sruserve.__all__

@@ -30,6 +30,8 @@ OTHERS = [
 ]
 BLOCKS = re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
 COMMANDS = re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
+START = (ROOT / "docs/getting-started.md").read_text()
+FIRST_COMMANDS = re.findall(r"```bash\n(.*?)```", START, re.DOTALL)[:2]  # of the bundled models
 
 
 def free_port() -> int:
@@ -163,9 +165,16 @@ def test_the_example_of_an_own_model_makes_the_folder_that_is_served(tmp_path: P
     assert (head.pooling, head.final) == ("final", ("0.h",))
 
 
-def test_the_readme_shows_the_reply_to_its_first_command(ports: tuple[int, int]) -> None:
-    (text,) = re.findall(r"```json\n(.*?)```", README, re.DOTALL)
-    shown, reply = json.loads(text), json.loads(run(COMMANDS[0], ports, *BASH))
+@pytest.mark.parametrize(
+    ("page", "command"),
+    [(README, COMMANDS[0]), (START, FIRST_COMMANDS[0])],
+    ids=["readme", "start"],
+)
+def test_a_page_shows_the_reply_to_its_first_command(
+    page: str, command: str, ports: tuple[int, int]
+) -> None:
+    text = re.findall(r"```json\n(.*?)```", page, re.DOTALL)[0]
+    shown, reply = json.loads(text), json.loads(run(command, ports, *BASH))
     for remaining in shown, reply:
         del remaining["id"]
     for result in shown["results"]:
@@ -174,16 +183,10 @@ def test_the_readme_shows_the_reply_to_its_first_command(ports: tuple[int, int])
     assert reply == shown
 
 
-def test_a_question_in_chunks_gets_the_label_of_the_whole(ports: tuple[int, int]) -> None:
-    whole, chunks = (
-        json.loads(run(command, ports, *BASH))["results"][0] for command in COMMANDS[:2]
-    )
+@pytest.mark.parametrize("commands", [COMMANDS[:2], FIRST_COMMANDS], ids=["readme", "start"])
+def test_a_question_in_chunks_gets_the_label_of_the_whole(
+    commands: list[str], ports: tuple[int, int]
+) -> None:
+    whole, chunks = (json.loads(run(command, ports, *BASH))["results"][0] for command in commands)
     assert whole["label"] == "number"
     assert (chunks["label"], chunks["scores"]) == (whole["label"], whole["scores"])
-
-
-def test_links_in_the_documents_lead_somewhere() -> None:
-    for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")):
-        for target in re.findall(r"\]\(([^)#]+)", path.read_text()):
-            if not target.startswith("http"):
-                assert (path.parent / target).exists(), f"{path.name} links to {target}"

@@ -37,13 +37,19 @@ R = TypeVar("R")
 
 
 class ClassifyOptions(InputOptions, total=False):
-    """Options of `classify`; raw_scores: the network's own, before softmax or sigmoid."""
+    """Options of `classify`.
+
+    raw_scores: return the network's own scores, before softmax or sigmoid.
+    """
 
     raw_scores: bool
 
 
 class RegressOptions(InputOptions, total=False):
-    """Options of `regress`; steps_ahead: to predict from predictions."""
+    """Options of `regress`.
+
+    steps_ahead: feed the predictions back as the next steps, this number of times.
+    """
 
     steps_ahead: int
 

@@ -41,7 +41,7 @@ def load(
     `SRUSERVE_STATE_KEYS`. The other settings of a server's engine and limits count, too.
 
     Raises `ModelNotFound`, which lists the bundled models, `ModelLoadFailed`, `InvalidRequest` for
-    an invalid argument or variable, or `ForkedProcess`; all of them are `sruserve.ServeError`s.
+    an invalid argument or variable, or `ForkedProcess`. Each of them is a `sruserve.ServeError`.
     """
     settings = local_settings(find_folder(model), device, dtype, state_keys)
     if sruserve.torch_came_first:

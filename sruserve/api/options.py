@@ -8,7 +8,8 @@ class InputOptions(TypedDict, total=False):
     """Options of all inputs.
 
     state: the state that a result returned, or a list with one for each input (None: a new one);
-        one state with several inputs forks it. preset: a beginning that the model's folder names.
+        one state with several inputs forks it.
+    preset: a beginning that the model's folder names.
     more: the text goes on, so hold back an unfinished word, and return the state.
     return_state: return the state that continues each input.
     priority: of requests that wait, lower numbers get more of each step (-1000 to 1000).
@@ -26,14 +27,19 @@ class InputOptions(TypedDict, total=False):
 class SamplingOptions(TypedDict, total=False):
     """Options of a completion, with OpenAI's names and the server's defaults.
 
-    max_tokens: 16. min_tokens: no stop string ends the text before these.
-    temperature: 1; 0 takes the likeliest token. top_k, top_p, min_p: what is sampled among.
+    max_tokens: the most tokens of the text; 16 by default.
+    min_tokens: no stop string ends the text before these.
+    temperature: 1 by default; 0 takes the likeliest token.
+    top_k, top_p, min_p: sample among the likeliest tokens only.
     repetition_penalty, frequency_penalty, presence_penalty: against repeats.
-    logit_bias: of token ids, added to their scores. allowed_token_ids: the only ones to sample.
+    logit_bias: by token id, what is added to its score.
+    allowed_token_ids: the only ones to sample.
     stop: a text or up to 16 texts that end the completion and are no part of it.
-    seed: fixes the text. logprobs: return log-probabilities, and those of 0 to 20 likeliest tokens.
+    seed: fixes the text.
+    logprobs: return log-probabilities, and those of 0 to 20 likeliest tokens.
     echo: put the prompt before the text.
-    regex, json_schema: what the whole text matches (extra `grammars`); response_format: OpenAI's.
+    regex, json_schema: what the whole text matches; they need the extra `grammars`.
+    response_format: the same constraints in OpenAI's format.
     priority, timeout_ms: as for inputs.
     """
 

@@ -35,9 +35,10 @@ class _Readable:
 class Classification(_Readable):
     """The likeliest label of an input.
 
-    label, score: None if a chunk of a stream had no step. score, scores: probabilities, or the
-        network's own scores with `raw_scores`.
-    scores: of all labels. state: the token that continues the input, if it was asked for.
+    label: None if a chunk of a stream had no step.
+    score: of the label; its probability, or the network's own score with `raw_scores`.
+    scores: of all labels.
+    state: the token that continues the input, if it was asked for.
     """
 
     label: str | None
@@ -66,7 +67,8 @@ class TaggedToken(_Readable):
 class Span(_Readable):
     """Steps that belong together: characters `start` to `end` of a text, or these steps.
 
-    score: the mean of theirs. continued: it continues the last span of the chunk before.
+    score: the mean of theirs.
+    continued: it continues the last span of the chunk before.
     """
 
     label: str
@@ -118,7 +120,8 @@ class Encoding(_Readable):
 class Score(_Readable):
     """The likelihood of a text, in nats, and in bits for each character and each token.
 
-    tokens: those with a predecessor, which have a likelihood. None: there was none.
+    bits_per_character, bits_per_token: None if no token has a likelihood.
+    tokens: those with a predecessor, which have a likelihood.
     """
 
     log_likelihood: float
@@ -135,7 +138,8 @@ class Completion(_Readable):
 
     finish_reason: `stop` or `length`; None: it was closed before its end.
     stop_reason: the stop string that ended it, if one did.
-    token_ids: of the text (with `echo`, also of the prompt). logprobs: OpenAI's lists, if asked.
+    token_ids: of the text (with `echo`, also of the prompt).
+    logprobs: OpenAI's lists, if they were asked for.
     state: the token that continues the text, with `return_state`.
     """
 
