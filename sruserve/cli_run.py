@@ -100,17 +100,16 @@ def run(
     the exit code is then 1. Killed and started again, it goes on where it was.
     """
     from sruserve.batch.errors import BatchError
-    from sruserve.batch.run import SWITCH_SECONDS
+    from sruserve.batch.process import own_process
     from sruserve.model.errors import ModelError
     from sruserve.server.errors import ServeError
 
-    sys.setswitchinterval(SWITCH_SECONDS)
     options = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
     options = {name: value for name, value in options.items() if value is not None}
     options |= dict(map(_field, field or ()))
     chosen = _format(format, input)
     try:
-        with cleaning_up(), _loaded(model, device, dtype) as local:
+        with cleaning_up(), _loaded(model, device, dtype) as local, own_process():
             done, wrong = _answer(local, input, output, task, chosen, column, options, restart)
     except (BatchError, ModelError, ServeError) as error:
         fail(error)

@@ -15,7 +15,7 @@ from sruserve.model.errors import ModelError
 from sruserve.server.errors import Draining, ModelClosed, ModelLoadFailed
 from sruserve.server.fair_semaphore import FairSemaphore
 from sruserve.server.lifecycle import Lifecycle
-from sruserve.server.offload import offload
+from sruserve.server.offload import POOL, offload
 from sruserve.server.process_limits import process_limit
 from sruserve.server.repository.served_model import InFlight, ServedModel
 from sruserve.server.settings import Settings, SettingsError
@@ -33,6 +33,7 @@ R = TypeVar("R", bound=Request)
 
 # Requests of a model at a time; others wait for their turn, and none is refused for a full queue.
 _PLACES = 64
+_LONG_CHARACTERS = 16 << 10  # of texts for a thread, if nobody else waits for the loop
 _CONTENTS = ("prompt", "input", "pair", "features")
 
 
@@ -148,6 +149,20 @@ class LocalModel:
                 yield caller, served
         except Draining:
             raise ModelClosed from None
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Let one caller alone use the model: its texts are tokenized on the loop unless long.
+
+        For short texts, a thread costs more than it saves.
+        """
+        served, before = self.served, self.served.long_characters
+        if served.pool is POOL:  # otherwise the tokenizer may be very slow
+            served.long_characters = max(before, _LONG_CHARACTERS)
+        try:
+            yield
+        finally:
+            served.long_characters = before
 
     async def stop(self, drain_seconds: float = 0.0) -> None:
         """End the engine. Open completions end at once: with their state, or else they fail.

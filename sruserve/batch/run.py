@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, dropwhile
 from typing import Any, TypeVar
@@ -18,13 +18,13 @@ from sruserve.batch.source import Source
 
 T = TypeVar("T")
 
-# The engine waits for the interpreter after each step; by default, a thread keeps it for 5 ms.
-SWITCH_SECONDS = 0.001
-
-_GROUP_LINES = 128  # few enough to be tokenized on the loop, without a thread
-_GROUP_SIZE = 1 << 18  # characters of a group, unless it is one line
-_MAX_GROUPS = 128  # in flight: completions are groups of one line
-_MAX_LINES = 2048
+# The engine answers all waiting texts in one step if they fit into one. Otherwise it schedules each
+# of them, which takes as long as computing a short one. So a group of short lines is a part of a
+# step, and few groups are in flight: one is computed, and others are read, wait or are written.
+_GROUP_LINES = 128
+_GROUP_SIZE = 4 << 10  # characters, about: a longer line is a group of its own
+_GROUPS = 4
+_LINES = 128  # in flight, even if they are more groups: completions are groups of one line
 _MAX_SIZE = 16 << 20
 
 
@@ -36,6 +36,9 @@ class Group:
     size: int
     bytes: int
     progress: Progress
+
+
+Answered = tuple[Group, list[Answer]]
 
 
 class Run:
@@ -71,19 +74,8 @@ class Run:
         """
         self._task = asyncio.current_task()
         try:
-            await self._fill()
-            while self._flying:
-                group, task = self._flying[0]
-                answers = await task
-                self._flying.popleft()
-                filling = asyncio.ensure_future(self._fill())
-                try:
-                    await _in_thread(self._write, group, answers)
-                except BaseException:
-                    filling.cancel()
-                    await asyncio.gather(filling, return_exceptions=True)
-                    raise
-                await filling
+            with self._model.alone():
+                await self._answer_all()
         finally:
             for _, task in self._flying:
                 task.cancel()
@@ -95,22 +87,43 @@ class Run:
         if self._task is not None:
             await asyncio.wait([self._task])
 
-    async def _fill(self) -> None:
-        """Ask for more groups, as many as may be in flight."""
-        while self._has_room():
-            group = await _in_thread(next, self._groups, None)
-            if group is None:
+    async def _answer_all(self) -> None:
+        answered: list[Answered] = []
+        while True:
+            for group in await _in_thread(self._write_and_read, answered):
+                task = asyncio.ensure_future(answer(self._model, group.entries))
+                self._flying.append((group, task))
+            if not self._flying:
                 return
-            task = asyncio.ensure_future(answer(self._model, group.entries))
-            self._flying.append((group, task))
+            answered = await self._next_answered()
 
-    def _has_room(self) -> bool:
-        groups = [group for group, _ in self._flying]
-        return (
-            len(groups) < _MAX_GROUPS
-            and sum(len(group.entries) for group in groups) < _MAX_LINES
-            and sum(group.size for group in groups) < _MAX_SIZE
-        )
+    async def _next_answered(self) -> list[Answered]:
+        """Wait for the first group in flight; return it, and all next ones that are answered."""
+        await self._flying[0][1]
+        answered = []
+        while self._flying:
+            group, task = self._flying[0]
+            if not task.done() or task.exception() is not None:  # which is raised at its turn
+                break
+            answered.append((group, task.result()))
+            self._flying.popleft()
+        return answered
+
+    def _write_and_read(self, answered: list[Answered]) -> list[Group]:
+        """Write answers, and read as many groups as may be in flight beside the present ones.
+
+        One call of a thread does both, because each call takes as long as several lines.
+        """
+        for group, answers in answered:
+            self._write(group, answers)
+        flying = [group for group, _ in self._flying]
+        read = list[Group]()
+        while _has_room([*flying, *read]):
+            following = next(self._groups, None)
+            if following is None:
+                break
+            read.append(following)
+        return read
 
     def _make_groups(self) -> Iterator[Group]:
         """Yield the input in groups of lines that have one key and follow each other."""
@@ -150,6 +163,13 @@ class Run:
     def _record(self, progress: Progress, now: bool = False) -> None:
         if self._journal is not None:
             self._journal.write(progress, now)
+
+
+def _has_room(groups: Sequence[Group]) -> bool:
+    """Whether more than these groups may be in flight."""
+    lines = sum(len(group.entries) for group in groups)
+    size = sum(group.size for group in groups)
+    return (len(groups) < _GROUPS or lines < _LINES) and size < _MAX_SIZE
 
 
 async def _in_thread(work: Callable[..., T], *arguments: Any) -> T:

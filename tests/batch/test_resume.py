@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from sruserve.api.local_model import LocalModel
 from sruserve.batch import output as outputs
+from sruserve.batch import run as running
 from sruserve.batch.answers import Answer
 from sruserve.batch.entries import EntryReader
 from sruserve.batch.errors import ChangedError
@@ -43,9 +44,12 @@ class Killed(BaseException):
     """The process ends here."""
 
 
-@given(kills=st.lists(st.integers(0, 3000), min_size=1, max_size=3))
+@given(
+    group=st.sampled_from([128, 3]),  # lines: the file is one group, or several are in hand
+    kills=st.lists(st.integers(0, 3000), min_size=1, max_size=3),
+)
 def test_a_run_that_is_killed_anywhere_ends_as_one_that_is_not(
-    local: Local, tmp_path_factory: pytest.TempPathFactory, kills: list[int]
+    local: Local, tmp_path_factory: pytest.TempPathFactory, group: int, kills: list[int]
 ) -> None:
     folder, model = tmp_path_factory.mktemp("runs"), local("question")
     run(model, LINES, folder / "whole")
@@ -60,6 +64,7 @@ def test_a_run_that_is_killed_anywhere_ends_as_one_that_is_not(
                     raise Killed
 
             patch.setattr(outputs, "_write_all", write)
+            patch.setattr(running, "_GROUP_LINES", group)
             with suppress(Killed):
                 run(model, LINES, folder / "out")
     run(model, LINES, folder / "out")
@@ -195,6 +200,7 @@ def test_a_run_that_is_cancelled_ends_when_no_thread_uses_its_files(local: Local
     ended = asyncio.run_coroutine_threadsafe(run.ended(), model.loop.loop)
     model.loop.run(turns_after_cancellation(run))
     assert not ended.done()
+    answered = source.line - sum(len(group.entries) for group, _ in run._flying)
     sink.may_end.set()
     ended.result(60)
-    assert sink.written == 128  # one group: it was written as a whole, and no other followed
+    assert sink.written == answered  # all lines that were in hand, and no other followed

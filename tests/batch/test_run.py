@@ -1,5 +1,7 @@
 """Each line gets the answer that a server gives it, in order, whatever its neighbours are."""
 
+import asyncio
+import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai.types import Completion, CreateEmbeddingResponse
 
-from sruserve.api.local_model import LocalModel
+from sruserve.api.local_model import LocalModel, make_request
 from sruserve.batch import run as running
 from sruserve.batch import source as sources
 from sruserve.batch.answers import Answer, answer
@@ -18,6 +20,9 @@ from sruserve.batch.errors import InputError
 from sruserve.batch.records import Format, records
 from sruserve.batch.source import Source
 from sruserve.server.errors import EngineFailure
+from sruserve.server.offload import offload
+from sruserve.server.tasks import task as tasks
+from sruserve.server.tasks.requests import ClassifyRequest
 from tests.batch.runs import answers, errors, jsonl, run
 from tests.server.conftest import TEXT, WORDS, Serve
 
@@ -230,35 +235,66 @@ def test_a_line_that_is_too_long_is_wrong_and_never_in_memory(
     assert [each["line"] for each in errors(tmp_path / "out")] == [2, 5]
 
 
-@pytest.mark.parametrize("schema", ["classify", "generate"])
+@pytest.mark.parametrize(
+    ("task", "text", "max_size", "lines"),
+    [
+        ("classify", b"to be", None, 512),
+        ("classify", b"to be " * 200, None, 128),
+        ("classify", b"to be " * 200, 10_000, 12),
+        ("generate", b"to be", None, 128),
+    ],
+    ids=["short", "long", "large", "completions"],
+)
 def test_few_lines_are_read_ahead_of_those_that_are_answered(
-    local: Local, monkeypatch: pytest.MonkeyPatch, schema: str
+    local: Local,
+    monkeypatch: pytest.MonkeyPatch,
+    task: str,
+    text: bytes,
+    max_size: int | None,
+    lines: int,
 ) -> None:
-    import asyncio
-    import io
-
-    model = local("question" if schema == "classify" else "characters")
-    source = Source(io.BytesIO(b"to be\n" * 100_000))
+    model = local("question" if task == "classify" else "characters")
+    source = Source(io.BytesIO((text + b"\n") * 1000))
+    asked = asyncio.Event()
 
     async def blocked(_: object, entries: list[Entry]) -> list[Answer]:
-        await asyncio.sleep(3600)
+        asked.set()
+        await asyncio.Event().wait()
         return []
 
     monkeypatch.setattr(running, "answer", blocked)
-    reader = EntryReader(schema, model.served.name, {})
+    if max_size is not None:
+        monkeypatch.setattr(running, "_MAX_SIZE", max_size)
+    reader = EntryReader(task, model.served.name, {})
     work = running.Run(model, source, records(source, Format.LINES, None), reader, None, {})  # type: ignore[arg-type]
 
     async def read() -> None:
-        task = asyncio.create_task(work())
-        before = -1
-        while source.line != before or not source.line:
-            before = source.line
-            await asyncio.sleep(0.3)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        running_task = asyncio.create_task(work())
+        await asked.wait()
+        for _ in range(100):  # turns in which it could read more
+            await asyncio.sleep(0)
+        running_task.cancel()
+        await asyncio.gather(running_task, return_exceptions=True)
 
     model.loop.run(read())
-    assert source.line == (2048 if schema == "classify" else 128)
+    assert source.line == lines
+
+
+def test_short_lines_are_tokenized_without_a_thread(
+    local: Local, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, costs = local("question"), list[int]()
+
+    async def counted(*arguments: Any, **options: Any) -> Any:
+        costs.append(options["cost"])
+        return await offload(*arguments, **options)
+
+    monkeypatch.setattr(tasks, "offload", counted)
+    run(model, f"{TEXT}\n".encode() * 300, tmp_path / "out", "lines")
+    assert not costs
+    request = make_request(ClassifyRequest, input=[TEXT] * 128)
+    model.loop.run(model.answer(request))  # other callers may wait for the loop
+    assert costs
 
 
 def test_a_failure_of_the_model_ends_the_run_and_no_line(
