@@ -38,7 +38,7 @@ class SentenceCNN(nn.Module):
             nn.Conv1d(width, filters, steps, padding=steps - 1) for steps in widths
         )
         self.fc = nn.Linear(filters * len(widths), len(LABELS))
-        self.drop = nn.Dropout(0.5)
+        self.drop, self.drop_words = nn.Dropout(0.5), nn.Dropout(0.2)
 
     def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
         """Take ids (batch, steps) and lengths (batch); return logits (batch, labels).
@@ -46,7 +46,7 @@ class SentenceCNN(nn.Module):
         Steps after a question's end are zeros, and windows that begin there do not count.
         """
         inside = torch.arange(ids.shape[1]) < lengths[:, None]
-        x = (self.drop(self.embedding(ids)) * inside[..., None]).transpose(1, 2)
+        x = (self.drop_words(self.embedding(ids)) * inside[..., None]).transpose(1, 2)
         rows = []
         for conv in self.convs:
             maps = torch.relu(conv(x))
@@ -67,9 +67,9 @@ def arguments() -> argparse.Namespace:
     add("--train", type=Path, required=True, help="training questions")
     add("--test", type=Path, help="test questions, labelled at the end")
     add("--out", type=Path, required=True, help="folder for the checkpoint")
-    add("--epochs", type=int, default=12, help="passes over the training questions")
+    add("--epochs", type=int, default=20, help="passes over the training questions")
     add("--batch", type=int, default=50, help="questions in a weight update")
-    add("--rate", type=float, default=1e-3, help="highest learning rate")
+    add("--rate", type=float, default=4e-3, help="highest learning rate")
     add("--decay", type=float, default=0.1, help="weight decay of the matrices")
     add("--width", type=int, default=128, help="width of the embedding")
     add("--filters", type=int, default=100, help="filters of each width")
@@ -87,10 +87,14 @@ def read_questions(path: Path, tokenizer: Tokenizer) -> list[Question]:
 
 
 def batches(questions: list[Question], size: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Batches in random order: ids (batch, steps) padded on the right, lengths and labels."""
-    order = random.sample(questions, len(questions))
-    for first in range(0, len(order), size):
-        ids, labels = zip(*order[first : first + size], strict=True)
+    """Batches in random order: ids (batch, steps) padded on the right, lengths and labels.
+
+    Questions of about the same length are in one batch, so that little of it is padding.
+    """
+    order = sorted(questions, key=lambda question: (len(question[0]), random.random()))
+    parts = [order[first : first + size] for first in range(0, len(order), size)]
+    for part in random.sample(parts, len(parts)):
+        ids, labels = zip(*part, strict=True)
         lengths = torch.tensor([len(sequence) for sequence in ids])
         yield pad_sequence(list(ids), batch_first=True), lengths, torch.tensor(labels)
 
