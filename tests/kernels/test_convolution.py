@@ -45,7 +45,7 @@ def layer_of(windows: Windows, filling: Tensor | None) -> ConvolutionLayer:
     )
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     windows=geometries(),
     lengths=st.lists(st.integers(0, 12), min_size=1, max_size=4),

@@ -46,7 +46,7 @@ def convolved(config: CNNConfig, tensors: dict[str, Tensor], x: Tensor) -> Tenso
     return torch.cat(maxima)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     options=st.fixed_dictionaries(OPTIONS),
     length=st.integers(1, 14),
