@@ -150,7 +150,7 @@ class CellLayer:
         """
         if not uses_triton(x.device):
             x = x if index is None else x.index_select(0, index)
-            return self(x, _each(states, source, target))
+            return self(x, one_step_each(states, source, target))
         in_turn = self.inner_norm is not None or self.inner_bias is not None
         normed_before = self.norm is not None and not self.norm_after
         if index is not None and (normed_before or in_turn or self.previous is not None):
@@ -159,10 +159,10 @@ class CellLayer:
         if self.projection is not None:
             z, z_index = self.projection.step(z, index), None
         if self.previous is not None:
-            z = self._beside_previous(z, _each(states, source, target))
+            z = self._beside_previous(z, one_step_each(states, source, target))
         if in_turn:
             u = self._inner(self.linear.step(z, z_index))
-            return self.finish(self.scan(u, x, _each(states, source, target)))
+            return self.finish(self.scan(u, x, one_step_each(states, source, target)))
         from sruserve.kernels.triton.linear import capability
         from sruserve.kernels.triton.step import triton_step
 
@@ -200,6 +200,6 @@ class CellLayer:
         return u if self.inner_bias is None else u + self.inner_bias
 
 
-def _each(states: Tensor, source: Tensor, target: Tensor) -> RaggedBatch:
+def one_step_each(states: Tensor, source: Tensor, target: Tensor) -> RaggedBatch:
     """Return a batch of sequences of one step each."""
     return RaggedBatch(torch.arange(len(source) + 1, device=source.device), states, source, target)

@@ -65,7 +65,7 @@ def _head(model: Model) -> dict[str, str]:
         )
     if config.task in ("classify", "pair", "regress"):
         poolings = ("final " + " ".join(head.final) if k == "final" else k for k in head.poolings)
-        rows["pooling"] = ", ".join(poolings)
+        rows["pooling"] = "max, in the stack" if config.rnn.pools else ", ".join(poolings)
     if config.outputs is None:
         return rows
     kind = (

@@ -148,7 +148,8 @@ class Interpreter:
             )
         raise TracingError(
             "the module calls no recurrent module that can be served: nn.LSTM, nn.GRU, nn.RNN, "
-            "sru.SRU, sru.SRUpp, QRNN or the LRN repository's RNN"
+            "sru.SRU, sru.SRUpp, QRNN or the LRN repository's RNN; of a convolutional network, "
+            "import the state dict with `sruserve import`"
         )
 
 

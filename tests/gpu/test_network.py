@@ -29,6 +29,7 @@ FORMS: dict[str, dict[str, Any]] = {
     "lrn-normed": {"model_type": "lrn", "rms_norm": True},
     "qrnn": {"model_type": "qrnn", "output_gate": False},
     "qrnn-windows": {"model_type": "qrnn", "window": 2, "zoneout": 0.1},
+    "cnn": {"model_type": "cnn", "padding": [2, 0, 4], "min_length": 9},
 }
 DTYPES = ["float32", "bfloat16", "float16"]
 TOLERANCE = {"float32": 1e-5, "bfloat16": 0.1, "float16": 0.02}

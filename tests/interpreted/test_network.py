@@ -23,6 +23,7 @@ FORMS: dict[str, dict[str, Any]] = {
     "input-first": {"proj_input_to_hidden_first": True},
     "lrn": {"model_type": "lrn", "rms_norm": True},
     "qrnn": {"model_type": "qrnn", "window": 2},
+    "cnn": {"model_type": "cnn", "hidden_size": 5, "padding": [2, 0, 4], "min_length": 9},
 }
 LENGTHS = [5, 0, 9, 1]
 

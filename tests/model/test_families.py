@@ -35,6 +35,10 @@ FORMS: dict[str, dict[str, Any]] = {
     "gru-reset-before": {"reset_after": False},
     "rnn-relu": {"nonlinearity": "relu"},
     "atr": {"activation": "identity"},
+    "cnn": {},
+    "cnn-padded": {"filter_widths": [5, 1, 3], "hidden_size": [4, 3, 5], "padding": [4, 0, 2]},
+    "cnn-filled": {"min_length": 9, "pad_row": True, "activation": "tanh", "bias": False},
+    "cnn-mixed": {"filter_widths": [2, 4], "padding": [3, 1], "activation": "identity"},
 }
 DTYPES = (torch.float32, torch.bfloat16)
 

@@ -1,6 +1,7 @@
 """The description of a model, on the CPU and on a GPU (a stand-in)."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -87,3 +88,17 @@ def test_the_version_that_was_chosen_among_several_is_told(tmp_path: Path) -> No
     random_model(tmp_path / "poems" / "10", vocab_size=9)
     assert facts(load_model(tmp_path / "poems"))["model"] == "poems, version 10"
     assert facts(load_model(tmp_path / "poems" / "2"))["model"] == "2"
+
+
+def test_a_convolution_says_how_an_input_is_padded(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"model_type": "cnn", "vocab_size": 9, "padding": [2, 0, 4]}
+    lines = facts(random_model(tmp_path / "c", "classify", **options))
+    assert lines["stack"] == "1 layer, 16 → 72, unidirectional"
+    assert lines["pooling"] == "max, in the stack"
+    assert lines["note"] == (
+        "max over time of windows of 3, 4, 5 steps, with 2, 0, 4 zeros before and after an input; "
+        "one of fewer than 4 steps is filled up with zeros"
+    )
+    bare = facts(random_model(tmp_path / "b", "classify", model_type="cnn", vocab_size=9))
+    assert "with no zeros before and after an input" in bare["note"]
+    assert bare["state"] == f"{4 * (72 + 72 + 48 + 24 + 72 + 1):,} bytes per stream"

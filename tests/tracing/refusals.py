@@ -299,6 +299,18 @@ class Aliased(Base):
         return self.fc(last)
 
 
+class Windows(nn.Module):
+    """Kim's network, whose state dict can be imported."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.emb, self.fc = nn.Embedding(WORDS, 6), nn.Linear(4, CLASSES)
+        self.conv = nn.Conv1d(6, 4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(torch.relu(self.conv(self.emb(x).transpose(1, 2))).amax(2))
+
+
 class NoRecurrence(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -422,6 +434,7 @@ REFUSALS = {
     "an assignment to outputs": Refusal(Changed, "torch.Tensor.__setitem__", "out[:, -1] = 0"),
     "a view of changed outputs": Refusal(Aliased, "answers differ", None),
     "no recurrent module": Refusal(NoRecurrence, "no recurrent module", None),
+    "convolutions alone": Refusal(Windows, "import the state dict with `sruserve import`", None),
     "cells in a loop": Refusal(Cells, "a loop over the steps", "for row in"),
     "attention beside a maximum": Refusal(TwoPoolings, "joins the attention", "torch.cat("),
     "functions of poolings": Refusal(TwoFunctions, "joins branches", "torch.cat("),

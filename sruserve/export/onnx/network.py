@@ -19,6 +19,7 @@ import onnx_ir as ir
 from torch import Tensor
 
 from sruserve.export.onnx.attention import add_srupp_layer
+from sruserve.export.onnx.convolution import add_convolution_layer
 from sruserve.export.onnx.crf import add_best_path
 from sruserve.export.onnx.element_wise import add_cell_layer
 from sruserve.export.onnx.embedding import add_embedding
@@ -31,6 +32,7 @@ from sruserve.export.onnx.signature import answer_of
 from sruserve.export.onnx.state import StateRows
 from sruserve.export.onnx.steps import OneStep, Steps, WholeSequences
 from sruserve.export.plain import PlainBuilder, plain
+from sruserve.kernels.convolution import ConvolutionLayer
 from sruserve.kernels.gated import GatedLayer
 from sruserve.kernels.layer import CellLayer, Layer
 from sruserve.kernels.srupp import SRUppLayer
@@ -166,5 +168,7 @@ def _add_layer(graph: Graph, layer: Layer, x: Value, state: StateRows, steps: St
         return add_cell_layer(graph, layer, x, state, steps)
     if isinstance(layer, GatedLayer):
         return add_gated_layer(graph, layer, x, state, steps)
+    if isinstance(layer, ConvolutionLayer):
+        return add_convolution_layer(graph, layer, x, state, steps)
     assert isinstance(layer, SRUppLayer)
     return add_srupp_layer(graph, layer, x, state, steps)

@@ -1,5 +1,6 @@
-"""The families of recurrent layers: one file each, and the list of all."""
+"""The families of layers that remember a stream: one file each, and the list of all."""
 
+from sruserve.model.cells.cnn import CNNConfig
 from sruserve.model.cells.gated import ATRConfig, GRUConfig, LSTMConfig, RNNConfig
 from sruserve.model.cells.lrn import LRNConfig
 from sruserve.model.cells.qrnn import QRNNConfig
@@ -16,5 +17,6 @@ _CONFIGS: tuple[type[StackConfig], ...] = (
     GRUConfig,
     RNNConfig,
     ATRConfig,
+    CNNConfig,
 )
 FAMILIES = {config.family: config for config in _CONFIGS}

@@ -66,11 +66,13 @@ class StackConfig(BaseModel):
 
     family: the value of `model_type` in config.json.
     untrained: name suffixes of the tensors that training does not change.
+    pools: whether a step's output is already one of the whole input up to it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     family: ClassVar[str]
     untrained: ClassVar[tuple[str, ...]] = ()
+    pools: ClassVar[bool] = False
 
     input_size: Width = Field(description="Features of the stack's input.")
     hidden_size: Width | Widths = Field(
@@ -81,11 +83,17 @@ class StackConfig(BaseModel):
 
     @model_validator(mode="after")
     def _has_a_width_for_every_layer(self) -> Self:
-        if isinstance(self.hidden_size, tuple) and len(self.hidden_size) != self.num_layers:
+        expected, what = self.listed
+        if isinstance(self.hidden_size, tuple) and len(self.hidden_size) != expected:
             raise ValueError(
-                f"hidden_size lists {len(self.hidden_size)} widths for {self.num_layers} layers"
+                f"hidden_size lists {len(self.hidden_size)} widths for {expected} {what}"
             )
         return self
+
+    @property
+    def listed(self) -> tuple[int, str]:
+        """Of how many things hidden_size lists the widths, and what they are called."""
+        return self.num_layers, "layers"
 
     @property
     def directions(self) -> int:

@@ -219,6 +219,11 @@ class HeadConfig(Clustered):
     def _check_pooling(self, task: str, rnn: StackConfig) -> None:
         if self.pooling != "last" and task not in ("classify", "pair", "regress"):
             raise ValueError(f"task {task} has no pooling: it returns a result for every step")
+        if rnn.pools and self.pooling != "last":
+            raise ValueError(
+                f"{rnn.family} layers keep the largest value of each filter themselves: omit "
+                f"pooling, instead of {' and '.join(self.poolings)}"
+            )
         if task == "pair" and ("final" in self.poolings or len(self.poolings) > 1):
             raise ValueError(
                 "pooling final, and several poolings, are not for task pair: use last, mean, max "

@@ -19,6 +19,7 @@ def assumptions(
         if config.task == "regress" and "steps" not in regressed:
             yield "steps last"
         pools = config.task in (*LABELLED, "regress") and not config.answers_by_step
+        pools &= not config.rnn.pools
         if pools and "pooling" not in head and config.head.pooling == "last":
             yield "pooling last"
     stated = "activation" in head or "activation" in imported.head.model_fields_set

@@ -14,6 +14,7 @@ FORMATS = {
     "qrnn": "sruserve.model.importers.qrnn",
     "awd-qrnn": "sruserve.model.importers.awd_qrnn",
     "torch": "sruserve.model.importers.torch_rnn",
+    "cnn": "sruserve.model.importers.cnn",
 }
 
 # Formats whose files describe the whole network, not only its tensors of any names.

@@ -12,7 +12,7 @@ _COMPILED = "_orig_mod"  # torch.compile's, around any module
 _WRAPPERS = ("model", "module", "net", "network")
 # A first component that says what the tensors are; one of any other name may be an attribute's.
 _TELLING = re.compile(
-    r"rnn_lst|ln_lst|rnns|layers|linear|cell_[0-9]+|doc_rnn|question_rnn|transform_module"
+    r"rnn_lst|ln_lst|rnns|layers|linear|cell_[0-9]+|doc_rnn|question_rnn|transform_module|conv[^.]*"
 )
 
 
@@ -89,7 +89,7 @@ def _rename(tensors: dict[str, Tensor], old: str, new: str) -> bool:
 def _shared_prefix(names: Collection[str]) -> str:
     """Return the first component of all names, with its dot, if it is that of a wrapper.
 
-    It is not if it says what the tensors are, or names the only module: `conv.weight`.
+    It is not if it says what the tensors are, or names the only module: `dense.weight`.
     """
     first, dot, _ = next(iter(names), "").partition(".")
     prefix = first + dot

@@ -154,6 +154,11 @@ def check_width(config: ModelConfig, tensors: Mapping[str, Tensor]) -> None:
     if inputs == expected[1]:
         return
     rnn, last = config.rnn, config.rnn.num_layers - 1
+    if rnn.pools:
+        raise CheckpointError(
+            f"the linear layer reads {inputs} numbers, but there are {rnn.output_size} filters, "
+            "which run side by side: convolutions that follow each other are not served"
+        )
     entry, pooling = rnn.final_entries[-1], " and ".join(config.head.poolings)
     raise CheckpointError(
         f"the linear layer reads {inputs} numbers, but pooling {pooling} gives {expected[1]}: pass "

@@ -34,7 +34,7 @@ DEMO = Path(__file__).parent.parent.parent.parent / "sruserve" / "demo"
 NAMES = (
     *("sru", "srupp", "lrn", "qrnn", "lstm", "gru", "gru-reset-before", "rnn-tanh", "atr-tanh"),
     *("sru-both-ways", "gru-both-ways", "sru-projected-input", "classify-attention", "tag-crf"),
-    *("generate-tied", "generate-mixture", "generate-adaptive", "pair-mean"),
+    *("generate-tied", "generate-mixture", "generate-adaptive", "pair-mean", "cnn"),
 )
 
 

@@ -22,12 +22,12 @@ STACK = {
     "rnn_lst.0.bias": torch.ones(24),
     "rnn_lst.0.scale_x": torch.ones(1),
 }
-OTHER = {"conv.weight": torch.zeros(4, 4), "conv.bias": torch.zeros(4)}
+OTHER = {"dense.weight": torch.zeros(4, 4), "dense.bias": torch.zeros(4)}
 
 
 def test_names_of_no_known_origin_are_refused_unless_the_origin_is_said(tmp_path: Path) -> None:
     message = refused(tmp_path, OTHER, "encode", options={})
-    assert "conv.weight [4, 4], conv.bias [4]" in message
+    assert "dense.weight [4, 4], dense.bias [4]" in message
     assert "fit no known format" in message
     assert all(name in message for name in FORMATS)
     said = ("--format", "sru")
