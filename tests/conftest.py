@@ -1,5 +1,6 @@
 """Fixtures and hooks of all tests."""
 
+import gc
 import os
 import signal
 from collections.abc import Generator
@@ -32,6 +33,18 @@ settings.load_profile("sruserve")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Start with the files that take longest."""
     items.sort(key=lambda item: item.path.name not in LONG)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the garbage collector from what lives as long as the process: torch, and all tests."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)
