@@ -16,6 +16,8 @@ OLDEST := $(VENV)/oldest
 OLDEST_TORCH ?=
 # An operator who sets the port of the gRPC server gets the packages that it needs.
 WITH_GRPC := $(if $(filter-out off,$(SRUSERVE_GRPC_PORT)),-grpc)
+# The tests start about two hundred processes, and each would compile every module again.
+unexport PYTHONDONTWRITEBYTECODE
 SOURCES := pyproject.toml setup.py constraints.txt $(wildcard sruserve/kernels/cpu/*.[ch])
 
 .PHONY: help serve test check explore lint interpreted oldest docs bench compare lock clean
@@ -73,6 +75,7 @@ lock: | $(VENV)/bin/python  ## Write the hashes of all packages that the images 
 
 clean:  ## Remove all files that the other targets create
 	rm -rf $(VENV) build dist site *.egg-info sruserve/kernels/cpu/_kernel*.so .mypy_cache .ruff_cache .pytest_cache
+	find sruserve tests bench deploy docs examples -name __pycache__ -prune -exec rm -rf {} +
 
 $(VENV)/bin/python:
 	@echo 'Creating a virtual environment in $(VENV)'

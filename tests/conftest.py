@@ -1,5 +1,6 @@
 """Fixtures and hooks of all tests."""
 
+import gc
 import os
 import signal
 from collections.abc import Generator
@@ -16,7 +17,10 @@ os.environ.setdefault("SRUSERVE_LOG_FORMAT", "text")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Whole files go to the processes in turn; the others would wait for a long one that began last.
-LONG = ("test_package.py", "test_resumption.py", "test_running.py")
+LONG = (
+    *("test_running.py", "test_package.py", "test_keras_files.py", "test_releases.py"),
+    *("test_permissions.py", "test_hazards.py", "test_onnx_docs.py", "test_resumption.py"),
+)
 
 # A shared machine makes no promise on time; fixtures of a module are safe to use again.
 settings.register_profile(
@@ -30,8 +34,21 @@ settings.load_profile("sruserve")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start with the files that take longest."""
-    items.sort(key=lambda item: item.path.name not in LONG)
+    """Start with the files that take longest, the longest first."""
+    place = {name: number for number, name in enumerate(LONG)}
+    items.sort(key=lambda item: place.get(item.path.name, len(LONG)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the garbage collector from what lives as long as the process: torch, and all tests."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -107,6 +107,7 @@ ROOMS = (
     (
         "budget",
         "clocks",
+        "collector",
         "ending",
         "fair_semaphore",
         "field_bounds",

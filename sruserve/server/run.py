@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 
 from sruserve.model.machine import describe_machine
+from sruserve.server.collector import paused_collector
 from sruserve.server.ending import (
     CLOSE_SECONDS,
     EXIT_USAGE,
@@ -174,7 +175,7 @@ def _run_one(
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])
     elif heeded(signal.SIGHUP):
         signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
-    with leaving_at_once():
+    with leaving_at_once(), paused_collector():
         import sruserve.server.app  # noqa: F401  # torch takes seconds
     pulse = Pulse(settings.worker_timeout_seconds, beat)
     server = uvicorn.Server(uvicorn_config(settings, pulse, certificates))

@@ -137,22 +137,21 @@ def server(serve: Serve) -> Iterator[tuple[httpx.Client, Application]]:
 
 @pytest.fixture
 def leftovers() -> Iterator[Leftovers]:
-    """What of the server was made since the test began and is garbage."""
+    """What of the server was made since the test began and is garbage; to be called once."""
 
     def uncollected() -> list[Any]:
         time.sleep(0.05)  # the reply is there before its request has ended
         gc.set_debug(gc.DEBUG_SAVEALL)
-        gc.collect()
+        gc.collect(0)
         return [each for each in gc.garbage if _of_the_server(each)]
 
     gc.disable()
-    gc.freeze()  # what was there before is no garbage of this test
+    gc.collect(0)  # what was there before is not of the youngest generation then
     try:
         yield uncollected
     finally:
         gc.set_debug(0)
         gc.garbage.clear()
-        gc.unfreeze()
         gc.enable()
 
 

@@ -33,22 +33,33 @@ from tests.server.processes import (
 KEY = "c" * 64
 
 
-# Says at its end whether a further Ctrl-C would still change the exit code.
+# Says at its end whether a further Ctrl-C would still change the exit code, and whether garbage was
+# collected while torch was imported, and after the server was ready.
 SAYING = """
-import atexit, signal, sys
+import atexit, gc, signal, sys
 from sruserve.cli import main
 atexit.register(lambda: print("ignored:", signal.getsignal(signal.SIGINT) is signal.SIG_IGN))
+collected = set()
+def note(phase, _):
+    if "torch" in sys.modules:
+        collected.add("later" if "sruserve.server.lifecycle" in sys.modules else "at import")
+gc.callbacks.append(note)
+atexit.register(lambda: print("collected:", *sorted(collected), gc.isenabled()))
 main()
 """
 
 
-def test_a_second_ctrl_c_does_not_change_how_a_stop_ends(folders: Path) -> None:
+def test_a_second_ctrl_c_does_not_change_how_a_stop_ends_and_imports_collect_no_garbage(
+    folders: Path,
+) -> None:
     process = start(str(folders / "question"), program=("-c", SAYING))
     assert process.stdout is not None
     while "ready to serve" not in (line := process.stdout.readline()):
         assert line, "the server ended before it was ready"
     process.send_signal(signal.SIGINT)
-    assert "ignored: True" in ended(process)
+    output = ended(process)
+    assert "ignored: True" in output
+    assert "collected: later True" in output
 
 
 @pytest.mark.parametrize(
