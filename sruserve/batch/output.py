@@ -16,6 +16,7 @@ from typing import IO, Protocol
 
 from sruserve.batch.answers import ID_PREFIX, Answer
 from sruserve.batch.errors import ChangedError
+from sruserve.batch.files import RunFiles
 
 _PART = 1 << 16
 
@@ -39,7 +40,7 @@ class Output:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path, self.errors = path, path.with_name(f"{path.name}.errors")
+        self.path, self.errors, _ = RunFiles.of(path)
         with ExitStack() as opened:
             self._output = opened.enter_context(path.open("ab+", buffering=0))
             _lock(self._output)
