@@ -81,7 +81,11 @@ class Output:
 
 
 class StandardOutput:
-    """Writes answers to one stream, and errors to another. wrong: see `Output`."""
+    """Writes answers to one stream, and errors to another. wrong: see `Output`.
+
+    A terminal gets no character that it may obey, which an input could have chosen: such characters
+    become escapes of JSON, so the values stay the same.
+    """
 
     def __init__(self, output: IO[bytes], errors: IO[bytes]) -> None:
         self._output, self._errors = output, errors
@@ -90,10 +94,19 @@ class StandardOutput:
     def write(self, answers: Sequence[Answer]) -> None:
         """See `Sink`."""
         for each in answers:
-            (self._errors if each.wrong else self._output).write(each.content)
+            stream = self._errors if each.wrong else self._output
+            stream.write(_printable(each.content) if stream.isatty() else each.content)
             self.wrong += each.wrong
         self._output.flush()
         self._errors.flush()
+
+
+def _printable(line: bytes) -> bytes:
+    """Return a line of JSON in which all characters but its end are printable."""
+    text = line.decode().removesuffix("\n")
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
+    return text.encode() + b"\n"
 
 
 def _write_all(file: IO[bytes], content: bytes) -> None:
