@@ -134,6 +134,7 @@ def _answer(
 ) -> tuple[int, int]:
     """Run to the end of the input; returns its lines, and how many are wrong."""
     from sruserve.batch.entries import EntryReader
+    from sruserve.batch.files import check_output
     from sruserve.batch.journal import Journal
     from sruserve.batch.output import Output, StandardOutput
     from sruserve.batch.records import Format, records
@@ -164,6 +165,7 @@ def _answer(
             sink = StandardOutput(sys.stdout.buffer, sys.stderr.buffer)
             _finish(local, Run(local, source, lines, reader, sink, made_of, None, advance))
             return source.line, sink.wrong
+        check_output(Path(output), opened)
         journal = Journal(Path(output))
         before = journal.begin(made_of, restart)
         written = Output(Path(output))

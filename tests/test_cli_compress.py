@@ -78,6 +78,23 @@ def test_an_existing_file_is_replaced_only_on_request(file: Path) -> None:
     assert run("decompress", small, "--force")[0] == 0
 
 
+@pytest.mark.parametrize("force", [[], ["--force"]], ids=["careful", "forced"])
+def test_a_pipe_a_folder_or_a_link_is_not_replaced_even_on_request(
+    file: Path, force: list[str]
+) -> None:
+    pipe, folder, link = (file.with_name(name) for name in ("pipe", "folder", "link"))
+    os.mkfifo(pipe)  # a device, such as /dev/null, can be removed like a pipe
+    folder.mkdir()
+    link.symlink_to("letter.txt")
+    before = {path: path.lstat().st_ino for path in (pipe, folder, link)}
+    for path, inode in before.items():
+        code, output = run("compress", file, "-o", path, *force)
+        reason = "not a regular file, so it is not replaced: name another file"
+        assert (code, output) == (1, f"error: {path}: {reason}\n")
+        assert path.lstat().st_ino == inode
+    assert file.read_bytes() == TEXT
+
+
 def test_a_damaged_file_leaves_nothing(file: Path) -> None:
     run("compress", file)
     small = file.with_name("letter.txt.sruz")

@@ -1,5 +1,6 @@
 """The command run: its options, files and exit codes."""
 
+import io
 import json
 import os
 import re
@@ -11,6 +12,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from sruserve.batch.errors import OutputError
+from sruserve.batch.files import check_output
 from sruserve.cli import app
 
 ROOT = Path(__file__).parent.parent
@@ -77,6 +80,34 @@ def test_another_option_is_refused_until_a_restart(tmp_path: Path) -> None:
     assert again[0] == 0
     (answer,) = answers(output)
     assert answer["score"] > 1  # no probability
+
+
+@pytest.mark.parametrize("suffix", ["", ".errors", ".progress"], ids=lambda s: s or "output")
+def test_the_input_is_never_its_own_output(tmp_path: Path, suffix: str) -> None:
+    file, output = tmp_path / f"lines{suffix}", tmp_path / "lines"
+    file.write_text("Who?")
+    code, _, errors = run("question-type", file, "-o", output, "--restart", "--format", "lines")
+    reason = "is the input, which the run would change: name another output"
+    assert (code, errors) == (1, f"error: {file} {reason}\n")
+    assert file.read_text() == "Who?"
+
+
+def test_a_file_on_standard_input_is_not_the_output_either(tmp_path: Path) -> None:
+    file = tmp_path / "lines"
+    file.write_text("Who?")
+    with file.open("rb") as source, pytest.raises(OutputError, match="is the input"):
+        check_output(file, source)
+    check_output(file, io.BytesIO(b"Who?"))
+
+
+def test_a_pipe_is_not_removed_for_an_output(tmp_path: Path) -> None:
+    file, pipe = tmp_path / "lines", tmp_path / "pipe"
+    file.write_text("Who?\n")
+    os.mkfifo(pipe)  # a device, such as /dev/null, can be removed like a pipe
+    code, _, errors = run("question-type", file, "-o", pipe, "--restart")
+    reason = "not a regular file, so it is not replaced: name another file"
+    assert (code, errors) == (1, f"error: {pipe}: {reason}\n")
+    assert pipe.is_fifo()
 
 
 @pytest.mark.parametrize(

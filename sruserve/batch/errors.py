@@ -2,6 +2,7 @@
 
 BatchError
 ├── InputError      the input has not the columns or the encoding that it should have
+├── OutputError     the output is the input
 └── ChangedError    another input, model or option than that of the output that is continued
 """
 
@@ -14,6 +15,10 @@ class BatchError(ModelError):
 
 class InputError(BatchError):
     code = "invalid_batch_input"
+
+
+class OutputError(BatchError):
+    code = "invalid_batch_output"
 
 
 class ChangedError(BatchError):

@@ -8,6 +8,7 @@ from time import monotonic
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from sruserve.batch.errors import ChangedError
+from sruserve.batch.files import RunFiles
 from sruserve.model.files import read_regular
 
 _SECONDS = 1.0  # between two entries
@@ -32,7 +33,8 @@ class Journal:
     """The file beside an output with its `Progress`."""
 
     def __init__(self, output: Path) -> None:
-        self._output, self.path = output, output.with_name(f"{output.name}.progress")
+        self._files = RunFiles.of(output)
+        self.path = self._files.progress
         self._written_at = 0.0
 
     def read(self) -> Progress | None:
@@ -63,22 +65,23 @@ class Journal:
         Raises `ChangedError` if the output is made of something else, or is none of a run.
         """
         if restart:
-            for suffix in ("", ".errors", ".progress"):
-                self._output.with_name(self._output.name + suffix).unlink(missing_ok=True)
+            for file in self._files:
+                file.unlink(missing_ok=True)
         before = self.read()
         if before is None:
-            if self._output.exists() and self._output.stat().st_size:
-                raise ChangedError(
-                    f"{self._output} exists, and {self.path.name} is not beside it: name another "
-                    "output, or add --restart to replace it"
-                )
+            for file in (self._files.output, self._files.errors):
+                if file.exists() and file.stat().st_size:
+                    raise ChangedError(
+                        f"{file} exists, and {self.path.name} is not beside it: name another "
+                        "output, or add --restart to replace it"
+                    )
             before = Progress(made_of=dict(made_of))
             self.write(before, now=True)
         for name in {**before.made_of, **made_of}:
             old, new = before.made_of.get(name, "nothing"), made_of.get(name, "nothing")
             if old != new:
                 raise ChangedError(
-                    f"{self._output} was begun with {name} {old}, and now it is {new}: name "
+                    f"{self._files.output} was begun with {name} {old}, and now it is {new}: name "
                     "another output, or add --restart to replace it"
                 )
         return before

@@ -16,6 +16,7 @@ from typing import IO, Protocol
 
 from sruserve.batch.answers import ID_PREFIX, Answer
 from sruserve.batch.errors import ChangedError
+from sruserve.batch.files import RunFiles
 
 _PART = 1 << 16
 
@@ -39,7 +40,7 @@ class Output:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path, self.errors = path, path.with_name(f"{path.name}.errors")
+        self.path, self.errors, _ = RunFiles.of(path)
         with ExitStack() as opened:
             self._output = opened.enter_context(path.open("ab+", buffering=0))
             _lock(self._output)
@@ -80,7 +81,11 @@ class Output:
 
 
 class StandardOutput:
-    """Writes answers to one stream, and errors to another. wrong: see `Output`."""
+    """Writes answers to one stream, and errors to another. wrong: see `Output`.
+
+    A terminal gets no character that it may obey, which an input could have chosen: such characters
+    become escapes of JSON, so the values stay the same.
+    """
 
     def __init__(self, output: IO[bytes], errors: IO[bytes]) -> None:
         self._output, self._errors = output, errors
@@ -89,10 +94,19 @@ class StandardOutput:
     def write(self, answers: Sequence[Answer]) -> None:
         """See `Sink`."""
         for each in answers:
-            (self._errors if each.wrong else self._output).write(each.content)
+            stream = self._errors if each.wrong else self._output
+            stream.write(_printable(each.content) if stream.isatty() else each.content)
             self.wrong += each.wrong
         self._output.flush()
         self._errors.flush()
+
+
+def _printable(line: bytes) -> bytes:
+    """Return a line of JSON in which all characters but its end are printable."""
+    text = line.decode().removesuffix("\n")
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
+    return text.encode() + b"\n"
 
 
 def _write_all(file: IO[bytes], content: bytes) -> None:

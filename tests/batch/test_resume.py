@@ -139,6 +139,11 @@ def test_a_file_of_somebody_else_is_neither_changed_nor_continued(
     with pytest.raises(ChangedError, match="is not beside it"):
         run(local("question"), jsonl([1]), output)
     assert output.read_bytes() == b"my letter, without an end of its last line"
+    lines = tmp_path / "list.errors"
+    lines.write_bytes(b"what went wrong today")
+    with pytest.raises(ChangedError, match=r"list\.progress is not beside it"):
+        run(local("question"), jsonl([1]), tmp_path / "list")
+    assert lines.read_bytes() == b"what went wrong today"
     Journal(tmp_path / "new").begin({"model": local("question").served.model.digest}, False)
     (tmp_path / "new").write_bytes(b"another letter\n")
     with pytest.raises(ChangedError, match="not of a run"):

@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from sruserve.batch import source as sources
 from sruserve.batch.answers import Answer, answer
 from sruserve.batch.entries import Entry, EntryReader
 from sruserve.batch.errors import InputError
+from sruserve.batch.output import StandardOutput
 from sruserve.batch.records import Format, records
 from sruserve.batch.source import Source
 from sruserve.server.errors import EngineFailure
@@ -315,3 +317,27 @@ def test_a_failure_of_the_model_ends_the_run_and_no_line(
     assert [each["line"] for each in answers(tmp_path / "out")] == list(range(1, 129))
     run(local("question"), content, tmp_path / "out", "lines")
     assert [each["line"] for each in answers(tmp_path / "out")] == list(range(1, 1001))
+
+
+class Terminal(io.BytesIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("wrong", [False, True], ids=["answer", "error"])
+def test_a_terminal_gets_no_characters_that_it_obeys(wrong: bool) -> None:
+    value = {"id": "\x9b31m\x1b[2J \u202e \U000e0001 \x7f é 日", "line": 1}
+    line = json.dumps(value, ensure_ascii=False).encode() + b"\n"
+    terminal, pipe = Terminal(), io.BytesIO()
+    for stream in (terminal, pipe):
+        other = io.BytesIO()
+        outputs = (other, stream) if wrong else (stream, other)
+        StandardOutput(*outputs).write([Answer(1, line, wrong)])
+        assert other.getvalue() == b""
+    assert pipe.getvalue() == line
+    shown = terminal.getvalue().decode()
+    assert shown.removesuffix("\n").isprintable()
+    assert "é 日" in shown
+    assert json.loads(shown) == value

@@ -1,10 +1,8 @@
 """Export a model folder as ONNX files, each of which agrees with the model on random inputs."""
 
 import json
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 
 import onnx_ir as ir
 import torch
@@ -14,6 +12,7 @@ from sruserve.export.onnx.check import GraphCheck
 from sruserve.export.onnx.metadata import PREFIX, checksum, metadata_of
 from sruserve.export.onnx.network import GraphKind, GraphMaker
 from sruserve.model.atomic_dir import replace_directory
+from sruserve.model.atomic_file import new_file
 from sruserve.model.files import read_regular
 from sruserve.model.folder import PRESETS_FILE, FolderContents, read_folder
 from sruserve.model.network import Network
@@ -125,15 +124,5 @@ def _check_in_floats(contents: FolderContents, kind: GraphKind) -> None:
 def _write(content: bytes, file: Path) -> None:
     """Write a file, which appears under its name when it is complete."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    with NamedTemporaryFile(dir=file.parent, prefix=f".{file.name}.", delete=False) as partial:
-        try:
-            partial.write(content)
-            partial.flush()
-            os.fsync(partial.fileno())
-            mask = os.umask(0)
-            os.umask(mask)
-            Path(partial.name).chmod(0o666 & ~mask)
-            Path(partial.name).replace(file)
-        except BaseException:
-            Path(partial.name).unlink(missing_ok=True)
-            raise
+    with new_file(file, replace=True) as target:
+        target.write(content)

@@ -1,6 +1,7 @@
 """`sruserve export onnx`: what is written where, and what is refused."""
 
 import json
+import os
 import shutil
 import stat
 from pathlib import Path
@@ -66,6 +67,7 @@ def test_a_model_that_cannot_stream_has_no_graph_of_one_step(tmp_path: Path) -> 
         ("file", (), "is a file; choose a folder"),
         ("folder.onnx", ("--graph", "step"), "is a folder; choose a file"),
         ("file/model.onnx", ("--graph", "step"), "cannot write"),
+        ("pipe.onnx", ("--graph", "step"), "not a regular file"),
     ],
 )
 def test_a_place_that_cannot_be_written_is_refused(
@@ -73,6 +75,7 @@ def test_a_place_that_cannot_be_written_is_refused(
 ) -> None:
     (tmp_path / "file").write_text("text")
     (tmp_path / "folder.onnx").mkdir()
+    os.mkfifo(tmp_path / "pipe.onnx")
     code, output = run(model, tmp_path / out, *arguments)
     assert code == 1
     assert reason in output

@@ -1,0 +1,41 @@
+"""The files of a run: its output with those beside it, none of which may be the input."""
+
+import os
+from contextlib import suppress
+from io import UnsupportedOperation
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from sruserve.batch.errors import OutputError
+from sruserve.model.atomic_file import check_replaceable
+
+
+class RunFiles(NamedTuple):
+    """The files that a run writes.
+
+    errors: the lines of wrong inputs. progress: what the output is made of.
+    """
+
+    output: Path
+    errors: Path
+    progress: Path
+
+    @classmethod
+    def of(cls, output: Path) -> "RunFiles":
+        """Return an output with the files beside it."""
+        beside = (output.with_name(output.name + suffix) for suffix in (".errors", ".progress"))
+        return cls(output, *beside)
+
+
+def check_output(output: Path, source: BinaryIO) -> None:
+    """Check that a run to `output` takes nothing from its input `source`, or from other programs.
+
+    Raises `OutputError` if one of its files is the input, and the `OSError` of `check_replaceable`.
+    """
+    for path in RunFiles.of(output):
+        check_replaceable(path)
+        with suppress(FileNotFoundError, UnsupportedOperation):  # a source without a descriptor
+            if os.path.samestat(path.stat(), os.fstat(source.fileno())):
+                raise OutputError(
+                    f"{path} is the input, which the run would change: name another output"
+                )
