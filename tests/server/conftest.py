@@ -24,11 +24,12 @@ from sruserve.server.http.uvicorn_http import HttpProtocol
 from sruserve.server.run import connections
 from sruserve.server.settings import load_settings
 from sruserve.server.streams.opening import create_streams
-from sruserve.server.streams.redis.timing import REDIS_TIMING, RedisTiming
+from sruserve.server.streams.redis.timing import RedisTiming
 from sruserve.server.tasks.caller import Caller
 from tests.server.declared_errors import undeclared_errors
 from tests.server.hand_clock import HandClock
 from tests.server.held_steps import Steps
+from tests.server.streams.redis.patience import PATIENT
 from tests.support import save_random_model
 
 LABELS = ("description", "entity", "abbreviation", "human", "location", "number")
@@ -87,7 +88,7 @@ def serve(folders: Path) -> Serve:
     def run(
         *names: str,
         clock: HandClock | None = None,
-        timing: RedisTiming = REDIS_TIMING,
+        timing: RedisTiming = PATIENT,
         grpc_connections: int | None = None,
         **settings: Any,
     ) -> Iterator[tuple[httpx.Client, Application]]:
