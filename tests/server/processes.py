@@ -14,13 +14,14 @@ import httpx
 from tests.server.observing import until
 
 COMPLETE = "/v1/completions"
+SRUSERVE = ("-m", "sruserve")
 
 
 Process = subprocess.Popen[str]
 
 
 def start(
-    *arguments: str, limit: str = "", program: Sequence[str] = ("-m", "sruserve"), **settings: str
+    *arguments: str, limit: str = "", program: Sequence[str] = SRUSERVE, **settings: str
 ) -> Process:
     """limit: of the process, as `ulimit` takes it. program: Python's arguments."""
     command = [sys.executable, *program, "serve", *arguments]
@@ -38,10 +39,10 @@ def start(
 
 @contextmanager
 def serving(
-    *folders: Path, limit: str = "", **settings: str
+    *folders: Path, limit: str = "", program: Sequence[str] = SRUSERVE, **settings: str
 ) -> Iterator[tuple[httpx.Client, Process]]:
     """A server process, ready; it is killed at the end if it has not stopped."""
-    process = start(*map(str, folders), limit=limit, **settings)
+    process = start(*map(str, folders), limit=limit, program=program, **settings)
     try:
         assert process.stdout is not None
         while not (address := re.search("https?://[^ \n]+", line := process.stdout.readline())):

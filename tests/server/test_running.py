@@ -29,6 +29,7 @@ from tests.server.processes import (
     serving,
     start,
 )
+from tests.server.slow_server import slow_server
 
 KEY = "c" * 64
 
@@ -118,9 +119,13 @@ def test_a_hang_up_that_is_ignored_stops_nothing(folders: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_finishes_what_runs_and_refuses_what_is_new(folders: Path, number: int) -> None:
+def test_a_signal_finishes_what_runs_and_refuses_what_is_new(
+    folders: Path, tmp_path: Path, number: int
+) -> None:
     body = {"prompt": "To be", "max_tokens": 10_000, "seed": 1, "stream": True}
-    with serving(folders / "characters", drain_seconds="600") as (client, process):
+    program, slow = slow_server(tmp_path)
+    settings = {"drain_seconds": "600"}
+    with serving(folders / "characters", program=program, **settings) as (client, process):
         connection = connect(client, COMPLETE, body)
         begun = connection.recv(4096)
         process.send_signal(number)
@@ -130,6 +135,7 @@ def test_a_signal_finishes_what_runs_and_refuses_what_is_new(folders: Path, numb
             assert (reply.status_code, reply.json()["error"]["code"]) == (503, "draining")
             assert reply.headers["retry-after"]
             assert other.get("/livez").status_code == 200
+        slow.unlink()
         received = [begun]
         while received[-1]:
             received.append(connection.recv(1 << 20))
@@ -140,10 +146,14 @@ def test_a_signal_finishes_what_runs_and_refuses_what_is_new(folders: Path, numb
         ended(process)
 
 
-def test_a_second_ctrl_c_does_not_wait_and_still_hands_states_back(folders: Path) -> None:
+def test_a_second_ctrl_c_does_not_wait_and_still_hands_states_back(
+    folders: Path, tmp_path: Path
+) -> None:
     body = {"prompt": "To be", "max_tokens": 100_000, "stream": True, "return_state": True}
+    program, _ = slow_server(tmp_path)
+    settings = {"drain_seconds": "600"}
     with (
-        serving(folders / "characters", drain_seconds="600") as (client, process),
+        serving(folders / "characters", program=program, **settings) as (client, process),
         client.stream("POST", COMPLETE, json=body) as reply,
     ):
         lines = reply.iter_lines()
@@ -160,9 +170,11 @@ def test_a_second_ctrl_c_does_not_wait_and_still_hands_states_back(folders: Path
         assert "ERROR" not in output
 
 
-def test_what_does_not_finish_in_time_is_told_so(folders: Path) -> None:
+def test_what_does_not_finish_in_time_is_told_so(folders: Path, tmp_path: Path) -> None:
     body = {"prompt": "To be", "max_tokens": 100_000, "stream": True}
-    with serving(folders / "characters", drain_seconds="1") as (client, process):
+    program, _ = slow_server(tmp_path)
+    settings = {"drain_seconds": "1"}
+    with serving(folders / "characters", program=program, **settings) as (client, process):
         with client.stream("POST", COMPLETE, json=body) as reply:
             lines = reply.iter_lines()
             next(lines)
