@@ -39,9 +39,14 @@ few = settings(max_examples=40, deadline=None, suppress_health_check=list(Health
 @pytest.fixture(scope="module")
 def running(serve: Serve) -> Iterator[tuple[httpx.Client, Application]]:
     names = ("question", "characters", "other")
-    settings: dict[str, Any] = {"grpc_port": 0, "max_body_bytes": 1 << 20, "keep_alive_seconds": 1}
-    settings |= {"receive_grace_seconds": 1}
-    with serve(*names, **settings) as started:
+    with serve(*names, grpc_port=0, max_body_bytes=1 << 20) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def impatient(serve: Serve) -> Iterator[tuple[httpx.Client, Application]]:
+    """A server that waits a second for its clients."""
+    with serve("characters", keep_alive_seconds=1, receive_grace_seconds=1) as started:
         yield started
 
 
@@ -345,7 +350,10 @@ def test_a_head_without_an_end_is_cut_off(client: httpx.Client, begin: bytes, mo
 @pytest.mark.parametrize(
     "begin", [b"", b"GET / HT", b"POST /v1/score HTTP/1.1\r\ncontent-length: 9\r\n\r\n{"]
 )
-def test_a_client_that_does_not_go_on_is_hung_up_on(client: httpx.Client, begin: bytes) -> None:
+def test_a_client_that_does_not_go_on_is_hung_up_on(
+    impatient: tuple[httpx.Client, Application], begin: bytes
+) -> None:
+    client, _ = impatient
     address = (client.base_url.host, client.base_url.port or 0)
     with socket.create_connection(address, timeout=60) as connection:
         connection.sendall(begin)
