@@ -248,17 +248,19 @@ def test_few_lines_are_read_ahead_of_those_that_are_answered(
     reader = EntryReader(schema, model.served.name, {})
     work = running.Run(model, source, records(source, Format.LINES, None), reader, None, {})  # type: ignore[arg-type]
 
+    ahead = 2048 if schema == "classify" else 128
+
     async def read() -> None:
         task = asyncio.create_task(work())
-        before = -1
-        while source.line != before or not source.line:
-            before = source.line
-            await asyncio.sleep(0.3)
+        async with asyncio.timeout(60):
+            while source.line < ahead:
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.3)  # in which it could read more
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
     model.loop.run(read())
-    assert source.line == (2048 if schema == "classify" else 128)
+    assert source.line == ahead
 
 
 def test_a_failure_of_the_model_ends_the_run_and_no_line(
