@@ -39,7 +39,6 @@ from tests.server.kserve.grpc_limits import (
 from tests.server.kserve.raw_http2 import MAX_CONCURRENT_STREAMS, RawClient, message, unfinished
 from tests.server.observing import until
 
-
 KEYS = f"acme:{ACME},labs:{LABS}"
 
 
