@@ -29,7 +29,7 @@ from tests.server.processes import (
     serving,
     start,
 )
-from tests.server.slow_server import slow_server
+from tests.server.slow_server import PATIENT_SERVER, slow_server
 
 KEY = "c" * 64
 
@@ -332,7 +332,8 @@ def test_failures_to_start_are_one_line_and_an_exit_code(
 
 
 def test_the_access_log_names_requests_and_no_content(folders: Path) -> None:
-    with serving(folders / "characters", access_log="true") as (client, process):
+    settings = {"access_log": "true"}
+    with serving(folders / "characters", program=PATIENT_SERVER, **settings) as (client, process):
         complete(client, prompt="a secret prompt", max_tokens=1)
         assert client.get("/secret?api_key=a-secret-key&token=x").status_code == 404
         process.send_signal(signal.SIGTERM)
