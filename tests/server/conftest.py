@@ -102,6 +102,7 @@ def serve(folders: Path) -> Serve:
         streams = partial(create_streams, timing=timing)
         application = Application(load_settings(**settings), clocks=clocks, open_streams=streams)
         application.metrics.seconds = 0.0  # tests read what they have just done
+        application.constraints.timeout_seconds = 60.0  # on a busy machine
         if grpc_connections is not None:
             application.grpc_connections = grpc_connections
         config = uvicorn.Config(
