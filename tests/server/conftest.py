@@ -103,6 +103,7 @@ def serve(folders: Path) -> Serve:
         application = Application(load_settings(**settings), clocks=clocks, open_streams=streams)
         application.metrics.seconds = 0.0  # tests read what they have just done
         application.constraints.timeout_seconds = 60.0  # on a busy machine
+        application.constraints.stall_seconds = 60.0
         if grpc_connections is not None:
             application.grpc_connections = grpc_connections
         config = uvicorn.Config(
