@@ -48,11 +48,11 @@ def serving(
         while not (address := re.search("https?://[^ \n]+", line := process.stdout.readline())):
             assert line, "the server ended before it listened"
         with httpx.Client(base_url=address[0], timeout=60, verify=False) as client:
-            until(lambda: is_ready(client), 60)
+            until(lambda: is_ready(client), 300)
             yield client, process
     finally:
         process.kill()  # workers notice, and end too
-        process.communicate(timeout=60)
+        process.communicate(timeout=300)
 
 
 def grpc_port_of(process: Process) -> int:
@@ -72,7 +72,7 @@ def is_ready(client: httpx.Client) -> bool:
 
 def ended(process: Process) -> str:
     """What the process wrote until it ended, in good order."""
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output
     assert "Traceback" not in output
     return output

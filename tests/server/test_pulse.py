@@ -82,7 +82,7 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-c", begin + code],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
 

@@ -75,7 +75,7 @@ def test_a_server_without_standard_streams_stops_cleanly(folders: Path, closed: 
     )
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
-            until(lambda: is_ready(client), 60)
+            until(lambda: is_ready(client), 300)
         for number in range(3):
             assert os.readlink(f"/proc/{process.pid}/fd/{number}") == os.devnull
         process.terminate()
@@ -300,7 +300,7 @@ def test_workers_without_room_for_metrics_serve_and_are_replaced(
         victim.kill()
         until(lambda: len({w.pid for w in workers_of(process)} - {victim.pid}) == 2, 60)
         other.kill()  # so the new worker alone answers, once it is ready
-        until(lambda: is_ready(client), 60)
+        until(lambda: is_ready(client), 300)
         assert complete(client, prompt="a", max_tokens=2)["finish_reason"] == "length"
         if not gone:
             assert client.get("/metrics").is_success
@@ -325,7 +325,7 @@ def test_failures_to_start_are_one_line_and_an_exit_code(
             ((), {"port": "x"}, 2, "SRUSERVE_PORT"),
         ):
             process = start(*arguments, **({"workers": workers} | settings))
-            output, _ = process.communicate(timeout=60)
+            output, _ = process.communicate(timeout=300)
             assert process.returncode == code, output
             assert message in output
             assert "Traceback" not in output
@@ -369,7 +369,7 @@ def test_sigterm_while_a_body_is_unfinished_leaves_no_traceback(folders: Path) -
 def test_a_host_that_cannot_be_ends_in_one_line(folders: Path) -> None:
     for host in ("no-such-host.invalid", "a" * 70, "1:2", "\udcff\udcfe"):
         process = start(str(folders / "characters"), host=host)
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=300)
         assert process.returncode == 2
         assert output.count("\n") == 1
         assert "SRUSERVE_HOST" in output

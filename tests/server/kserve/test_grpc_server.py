@@ -263,7 +263,7 @@ def test_all_workers_listen_on_the_port_and_nobody_else_can(folders: Path) -> No
             with triton.InferenceServerClient(f"127.0.0.1:{port}") as rpc:
                 assert rpc.infer("question", [texts(triton, "text", "who")]) is not None
         second = start(str(folders / "question"), grpc_port=str(port))
-        output, _ = second.communicate(timeout=60)
+        output, _ = second.communicate(timeout=300)
         assert second.returncode == 1
         assert f"cannot listen on 127.0.0.1 port {port} for gRPC" in output
         assert "SRUSERVE_GRPC_PORT" in output
