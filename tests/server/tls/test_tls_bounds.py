@@ -86,7 +86,7 @@ def test_a_part_of_a_hello_counts_with_what_it_claims(few: Running, hello: bytes
     until(lambda: budget.used == 0)
     with silent(client, hello) as connection:
         assert connection.recv(1)
-        assert budget.used == 0, "a whole hello has its answer"
+        until(lambda: budget.used == 0)  # a whole hello has its answer
 
 
 def test_connections_without_a_handshake_count_and_give_way(few: Running, hello: bytes) -> None:
