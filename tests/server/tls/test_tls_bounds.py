@@ -316,9 +316,10 @@ def test_a_client_that_does_not_read_holds_little_and_is_hung_up_on(
             assert 64 << 10 < size < 1 << 20
             assert transport.get_write_buffer_size() == size
             served.timeout_keep_alive = 1  # from the next time on that it waits for the client
-            received = 0
-            while received < 4 * size:
-                received += len(connection.recv(65536))
+            received, part = 0, b"-"
+            with suppress(OSError):  # a client that stands still is hung up on here
+                while part and received < size + (256 << 10):  # a part of what is left
+                    received += len(part := connection.recv(65536))
             until(lambda: application.connections.open == 0)
 
 
