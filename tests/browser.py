@@ -13,6 +13,11 @@ import pytest
 from websockets.sync.client import ClientConnection, connect
 
 _ANSWER_SECONDS = 120
+_PATIENT: dict[str, Any] = {
+    "max_size": None,
+    "open_timeout": _ANSWER_SECONDS,
+    "ping_interval": None,
+}
 
 
 class Page:
@@ -66,7 +71,7 @@ def opened(url: str, profile: Path) -> Iterator[Page]:
         address = line.split("ws://")[1].split("/")[0]
         tabs = json.load(urllib.request.urlopen(f"http://{address}/json/list", timeout=60))
         (tab,) = [tab for tab in tabs if tab["type"] == "page"]
-        with connect(tab["webSocketDebuggerUrl"], max_size=None) as socket:
+        with connect(tab["webSocketDebuggerUrl"], **_PATIENT) as socket:
             page = Page(socket)
             page.call("Runtime.enable")
             page.call("Log.enable")
@@ -75,7 +80,7 @@ def opened(url: str, profile: Path) -> Iterator[Page]:
             yield page
     finally:
         browser.kill()
-        browser.communicate(timeout=60)
+        browser.communicate(timeout=300)
 
 
 _LOADED = """

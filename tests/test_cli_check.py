@@ -124,7 +124,7 @@ def test_a_signal_ends_the_command_while_its_threads_wait(number: int, code: int
         try:
             assert server.stuck.wait(60)
             process.send_signal(number)
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate(timeout=300)
         finally:
             process.kill()
             server.end()

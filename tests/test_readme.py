@@ -66,7 +66,7 @@ def ports() -> Iterator[tuple[int, int]]:
         yield number, grpc
     finally:
         os.killpg(server.pid, signal.SIGINT)
-        server.wait(30)
+        server.wait(120)
 
 
 def run(text: str, ports: tuple[int, int], *program: str) -> str:
@@ -78,7 +78,7 @@ def run(text: str, ports: tuple[int, int], *program: str) -> str:
         [*program, "-c", text],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     assert result.returncode == 0, result.stderr
     return result.stdout
@@ -157,7 +157,7 @@ def test_the_example_of_an_own_model_makes_the_folder_that_is_served(tmp_path: P
         env=os.environ | {"PATH": path, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     assert "lstm" in done.stdout

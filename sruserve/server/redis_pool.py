@@ -19,13 +19,15 @@ with suppress(ImportError):  # an older client library reads its version once by
 
 # Connections for requests, and for the upkeep of streams, which never waits for requests.
 CONNECTIONS, UPKEEP_CONNECTIONS = 48, 16
-REPLY_TIMEOUT_SECONDS = 2.0  # then the command is resent once, on another connection
 _DATABASE = re.compile(r"[0-9]{1,9}")
 _ADDRESS = "redis://:PASSWORD@HOST:6379/0, or rediss:// for TLS"
 
 
-def redis_pool(url: str) -> Any:
+def redis_pool(url: str, reply_seconds: float | None = None) -> Any:
     """A pool of connections to an address. It has not connected yet.
+
+    reply_seconds: for a reply; then the command is resent once, on another connection. None: no
+        limit.
 
     Raises `ValueError` for an unusable URL. Its message does not repeat the password.
     """
@@ -46,8 +48,8 @@ def redis_pool(url: str) -> Any:
     pool: Any = BlockingConnectionPool(
         max_connections=CONNECTIONS + UPKEEP_CONNECTIONS + 1,  # one for `memory`
         timeout=None,
-        socket_timeout=REPLY_TIMEOUT_SECONDS,
-        socket_connect_timeout=REPLY_TIMEOUT_SECONDS,
+        socket_timeout=reply_seconds,
+        socket_connect_timeout=reply_seconds,
         retry=retry,
         **_DRIVER,
         **options,

@@ -72,6 +72,24 @@ def test_a_run_that_is_killed_anywhere_ends_as_one_that_is_not(
         assert (folder / f"out{suffix}").read_bytes() == (folder / f"whole{suffix}").read_bytes()
 
 
+# A run, at each of whose steps there is time to stop it once its output has begun.
+SLOW = """
+import os, sys, time
+from sruserve.cli import main
+from sruserve.server.engine.model_runner import ModelRunner
+
+output, step = sys.argv.pop(1), ModelRunner.step
+
+def slow_step(*arguments):
+    if os.path.exists(output) and os.path.getsize(output):
+        time.sleep(1)
+    return step(*arguments)
+
+ModelRunner.step = slow_step
+main()
+"""
+
+
 @pytest.mark.parametrize(
     ("number", "code"),
     [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, 143), (signal.SIGINT, 130)],
@@ -82,11 +100,14 @@ def test_a_process_that_is_stopped_goes_on(
 ) -> None:
     prompts, output = tmp_path / "prompts.jsonl", tmp_path / "out"
     prompts.write_bytes(jsonl(*({"prompt": f"to be {i}", "seed": i} for i in range(300))))
-    command = [sys.executable, "-m", "sruserve", "run", str(folders / "characters")]
-    command += [str(prompts), "--device", "cpu", "--max-tokens", "100"]
+    command = ["run", str(folders / "characters"), str(prompts)]
+    command += ["--device", "cpu", "--max-tokens", "100"]
     first = subprocess.Popen(
-        [*command, "-o", str(output)], start_new_session=True, stderr=subprocess.PIPE
+        [sys.executable, "-c", SLOW, str(output), *command, "-o", str(output)],
+        start_new_session=True,
+        stderr=subprocess.PIPE,
     )
+    command = [sys.executable, "-m", "sruserve", *command]
     while not (output.exists() and output.stat().st_size):
         assert first.poll() is None
         time.sleep(0.01)

@@ -270,7 +270,7 @@ def test_hadolint_finds_nothing() -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, "")
@@ -314,7 +314,7 @@ def health_check(port: int, **variables: str) -> bool:
     environment = os.environ | {"SRUSERVE_PORT": str(port), "http_proxy": "http://127.0.0.1:1"}
     environment |= variables
     done = subprocess.run(
-        [sys.executable, *words[1:]], env=environment, capture_output=True, timeout=60, check=False
+        [sys.executable, *words[1:]], env=environment, capture_output=True, timeout=300, check=False
     )
     return done.returncode == 0
 

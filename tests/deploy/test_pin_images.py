@@ -38,7 +38,7 @@ def pin(checkout: Path, answer: str = DIGEST) -> subprocess.CompletedProcess[str
         env=os.environ | {"PATH": f"{commands}:{os.environ['PATH']}"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
 

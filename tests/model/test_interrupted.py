@@ -57,7 +57,7 @@ def test_an_import_that_is_stopped_leaves_no_folder(
     assert process.stdout.readline() == "written\n"
     assert names(tmp_path) != ["weights.pt"]
     process.send_signal(number)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=300)
     assert process.returncode == 128 + number
     assert "Traceback" not in errors
     assert names(tmp_path) == ["weights.pt"]
@@ -65,7 +65,7 @@ def test_an_import_that_is_stopped_leaves_no_folder(
 
 def test_a_full_disk_is_one_line_and_leaves_no_folder(tmp_path: Path) -> None:
     process = importing(tmp_path, "full", "new/m")
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=300)
     assert process.returncode == 1
     assert errors.startswith(f"error: cannot write {tmp_path}/new/m: ")
     assert errors.count("\n") == 1
@@ -77,7 +77,7 @@ def test_the_next_import_removes_what_a_killed_one_left(tmp_path: Path) -> None:
     assert process.stdout is not None
     process.stdout.readline()
     process.kill()
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     (left,) = set(names(tmp_path)) - {"weights.pt"}
     assert left.startswith(".m.sruserve-")
     save_random_model(tmp_path / "m2", vocab_size=9)
@@ -94,7 +94,7 @@ def test_an_import_that_runs_keeps_its_folder(tmp_path: Path) -> None:
     save_random_model(tmp_path / "m", vocab_size=9)
     assert own in names(tmp_path)
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     assert names(tmp_path) == ["m", "weights.pt"]
 
 

@@ -24,11 +24,12 @@ from sruserve.server.http.uvicorn_http import HttpProtocol
 from sruserve.server.run import connections
 from sruserve.server.settings import load_settings
 from sruserve.server.streams.opening import create_streams
-from sruserve.server.streams.redis.timing import REDIS_TIMING, RedisTiming
+from sruserve.server.streams.redis.timing import RedisTiming
 from sruserve.server.tasks.caller import Caller
 from tests.server.declared_errors import undeclared_errors
 from tests.server.hand_clock import HandClock
 from tests.server.held_steps import Steps
+from tests.server.streams.redis.patience import PATIENT
 from tests.support import save_random_model
 
 LABELS = ("description", "entity", "abbreviation", "human", "location", "number")
@@ -87,7 +88,7 @@ def serve(folders: Path) -> Serve:
     def run(
         *names: str,
         clock: HandClock | None = None,
-        timing: RedisTiming = REDIS_TIMING,
+        timing: RedisTiming = PATIENT,
         grpc_connections: int | None = None,
         **settings: Any,
     ) -> Iterator[tuple[httpx.Client, Application]]:
@@ -101,6 +102,8 @@ def serve(folders: Path) -> Serve:
         streams = partial(create_streams, timing=timing)
         application = Application(load_settings(**settings), clocks=clocks, open_streams=streams)
         application.metrics.seconds = 0.0  # tests read what they have just done
+        application.constraints.timeout_seconds = 60.0  # on a busy machine
+        application.constraints.stall_seconds = 60.0
         if grpc_connections is not None:
             application.grpc_connections = grpc_connections
         config = uvicorn.Config(

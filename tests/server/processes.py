@@ -14,13 +14,14 @@ import httpx
 from tests.server.observing import until
 
 COMPLETE = "/v1/completions"
+SRUSERVE = ("-m", "sruserve")
 
 
 Process = subprocess.Popen[str]
 
 
 def start(
-    *arguments: str, limit: str = "", program: Sequence[str] = ("-m", "sruserve"), **settings: str
+    *arguments: str, limit: str = "", program: Sequence[str] = SRUSERVE, **settings: str
 ) -> Process:
     """limit: of the process, as `ulimit` takes it. program: Python's arguments."""
     command = [sys.executable, *program, "serve", *arguments]
@@ -38,20 +39,20 @@ def start(
 
 @contextmanager
 def serving(
-    *folders: Path, limit: str = "", **settings: str
+    *folders: Path, limit: str = "", program: Sequence[str] = SRUSERVE, **settings: str
 ) -> Iterator[tuple[httpx.Client, Process]]:
     """A server process, ready; it is killed at the end if it has not stopped."""
-    process = start(*map(str, folders), limit=limit, **settings)
+    process = start(*map(str, folders), limit=limit, program=program, **settings)
     try:
         assert process.stdout is not None
         while not (address := re.search("https?://[^ \n]+", line := process.stdout.readline())):
             assert line, "the server ended before it listened"
         with httpx.Client(base_url=address[0], timeout=60, verify=False) as client:
-            until(lambda: is_ready(client), 60)
+            until(lambda: is_ready(client), 300)
             yield client, process
     finally:
         process.kill()  # workers notice, and end too
-        process.communicate(timeout=60)
+        process.communicate(timeout=300)
 
 
 def grpc_port_of(process: Process) -> int:
@@ -71,7 +72,7 @@ def is_ready(client: httpx.Client) -> bool:
 
 def ended(process: Process) -> str:
     """What the process wrote until it ended, in good order."""
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output
     assert "Traceback" not in output
     return output

@@ -39,9 +39,14 @@ few = settings(max_examples=40, deadline=None, suppress_health_check=list(Health
 @pytest.fixture(scope="module")
 def running(serve: Serve) -> Iterator[tuple[httpx.Client, Application]]:
     names = ("question", "characters", "other")
-    settings: dict[str, Any] = {"grpc_port": 0, "max_body_bytes": 1 << 20, "keep_alive_seconds": 1}
-    settings |= {"receive_grace_seconds": 1}
-    with serve(*names, **settings) as started:
+    with serve(*names, grpc_port=0, max_body_bytes=1 << 20) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def impatient(serve: Serve) -> Iterator[tuple[httpx.Client, Application]]:
+    """A server that waits a second for its clients."""
+    with serve("characters", keep_alive_seconds=1, receive_grace_seconds=1) as started:
         yield started
 
 
@@ -62,7 +67,7 @@ def unharmed(running: tuple[httpx.Client, Application]) -> Iterator[None]:
     until(lambda: engine.rows == 0 and engine.running == 0)
     until(lambda: process.num_fds() <= files + 8)
     until(lambda: not any(each.used for each in (limits.reading, limits.steps, limits.replies)))
-    assert application.lifecycle.active == 0
+    until(lambda: application.lifecycle.active == 0)
 
 
 def good(client: httpx.Client) -> Any:
@@ -101,7 +106,7 @@ def over_socket(client: httpx.Client, value: str) -> str:
 
     async def talk() -> str:
         url = f"ws://{client.base_url.netloc.decode()}/v1/stream"
-        async with websockets.connect(url, open_timeout=60) as connection:
+        async with websockets.connect(url, open_timeout=60, ping_interval=None) as connection:
             await connection.send(json.dumps({"model": "characters", "state": value, "input": "a"}))
             error_code: str = json.loads(await connection.recv())["error"]["code"]
             return error_code
@@ -345,7 +350,10 @@ def test_a_head_without_an_end_is_cut_off(client: httpx.Client, begin: bytes, mo
 @pytest.mark.parametrize(
     "begin", [b"", b"GET / HT", b"POST /v1/score HTTP/1.1\r\ncontent-length: 9\r\n\r\n{"]
 )
-def test_a_client_that_does_not_go_on_is_hung_up_on(client: httpx.Client, begin: bytes) -> None:
+def test_a_client_that_does_not_go_on_is_hung_up_on(
+    impatient: tuple[httpx.Client, Application], begin: bytes
+) -> None:
+    client, _ = impatient
     address = (client.base_url.host, client.base_url.port or 0)
     with socket.create_connection(address, timeout=60) as connection:
         connection.sendall(begin)

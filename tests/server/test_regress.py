@@ -176,7 +176,9 @@ def test_a_held_stream_forecasts_and_goes_on(server: httpx.Client) -> None:
 
 
 def test_a_web_socket_gets_values(server: httpx.Client) -> None:
-    with websockets.connect(f"ws://{server.base_url.netloc.decode()}/v1/stream") as socket:
+    with websockets.connect(
+        f"ws://{server.base_url.netloc.decode()}/v1/stream", open_timeout=60, ping_interval=None
+    ) as socket:
         socket.send(json.dumps({"model": "last", "features": ROWS[:20]}))
         socket.recv()
         socket.send(json.dumps({"features": ROWS[20:], "steps_ahead": 2}))

@@ -16,6 +16,7 @@ import websockets
 from tests.server.observing import until
 from tests.server.ports import free_port
 from tests.server.processes import COMPLETE, Process, complete, ended, serving
+from tests.server.slow_server import slow_server
 from tests.server.websocket.talks import ask, connected, next_frame
 from tests.support import PRINTABLE, save_random_model
 
@@ -73,7 +74,7 @@ class Reading:
 
 def connect_all(client: httpx.Client) -> httpx.AsyncClient:
     limits = httpx.Limits(max_connections=STREAMS, max_keepalive_connections=0)
-    return httpx.AsyncClient(base_url=client.base_url, timeout=120, limits=limits)
+    return httpx.AsyncClient(base_url=client.base_url, timeout=600, limits=limits)
 
 
 def test_kill_9_in_the_middle_of_200_streams_loses_and_repeats_no_character(folder: Path) -> None:
@@ -94,16 +95,16 @@ def test_kill_9_in_the_middle_of_200_streams_loses_and_repeats_no_character(fold
             return await asyncio.gather(*(each.whole(server) for each in readings))
 
     with serving(folder, **KEYS) as (client, process):
-        asyncio.run(asyncio.wait_for(cut_off(process), 120))
+        asyncio.run(asyncio.wait_for(cut_off(process), 600))
     read = [each.at for each in readings]
     with serving(folder, **KEYS) as (client, _):
-        wholes = asyncio.run(asyncio.wait_for(resume(), 120))
+        wholes = asyncio.run(asyncio.wait_for(resume(), 600))
     assert [each.text for each in readings] == wholes
     assert [len(each.text) for each in readings] == [at + REST for at in read]
 
 
 def test_what_a_stopping_server_cannot_finish_goes_on_elsewhere(
-    folder: Path, replica: httpx.Client
+    folder: Path, tmp_path: Path, replica: httpx.Client
 ) -> None:
     body = {"prompt": "To be", "max_tokens": 100_000, "seed": 5}
 
@@ -149,7 +150,8 @@ def test_what_a_stopping_server_cannot_finish_goes_on_elsewhere(
                     assert (last["state"] is None) == (connection is fresh)
             return replies
 
-    with serving(folder, drain_seconds="0", **KEYS) as (client, process):
+    program, _ = slow_server(tmp_path)
+    with serving(folder, program=program, drain_seconds="0", **KEYS) as (client, process):
         replies = asyncio.run(asyncio.wait_for(talk(client, process), 120))
         ended(process)
     for text, last in replies:
@@ -159,7 +161,9 @@ def test_what_a_stopping_server_cannot_finish_goes_on_elsewhere(
         assert text + rest == whole
 
 
-def test_a_draining_server_finishes_frames_and_lets_nobody_in(folder: Path) -> None:
+def test_a_draining_server_finishes_frames_and_lets_nobody_in(folder: Path, tmp_path: Path) -> None:
+    program, slow = slow_server(tmp_path)
+
     async def talk(client: httpx.Client, process: Process) -> None:
         async with connected(client) as busy:
             begin = {"model": "printable", "prompt": "a", "max_tokens": 6_000}
@@ -173,6 +177,7 @@ def test_a_draining_server_finishes_frames_and_lets_nobody_in(folder: Path) -> N
                     pass
             assert refused.value.response.status_code == 503
             assert refused.value.response.headers["retry-after"]
+            slow.unlink()
             with contextlib.suppress(websockets.ConnectionClosed):
                 while True:
                     pieces.append(await next_frame(busy))
@@ -183,7 +188,7 @@ def test_a_draining_server_finishes_frames_and_lets_nobody_in(folder: Path) -> N
             assert pieces[-2]["choices"][0]["stop_reason"] is None
             assert not any("id" in piece for piece in pieces)
 
-    with serving(folder, drain_seconds="600") as (client, process):
+    with serving(folder, program=program, drain_seconds="600") as (client, process):
         asyncio.run(asyncio.wait_for(talk(client, process), 120))
         ended(process)
 

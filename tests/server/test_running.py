@@ -29,6 +29,7 @@ from tests.server.processes import (
     serving,
     start,
 )
+from tests.server.slow_server import PATIENT_SERVER, slow_server
 
 KEY = "c" * 64
 
@@ -85,7 +86,7 @@ def test_a_server_without_standard_streams_stops_cleanly(folders: Path, closed: 
     )
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
-            until(lambda: is_ready(client), 60)
+            until(lambda: is_ready(client), 300)
         for number in range(3):
             assert os.readlink(f"/proc/{process.pid}/fd/{number}") == os.devnull
         process.terminate()
@@ -129,9 +130,13 @@ def test_a_hang_up_that_is_ignored_stops_nothing(folders: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_finishes_what_runs_and_refuses_what_is_new(folders: Path, number: int) -> None:
+def test_a_signal_finishes_what_runs_and_refuses_what_is_new(
+    folders: Path, tmp_path: Path, number: int
+) -> None:
     body = {"prompt": "To be", "max_tokens": 10_000, "seed": 1, "stream": True}
-    with serving(folders / "characters", drain_seconds="600") as (client, process):
+    program, slow = slow_server(tmp_path)
+    settings = {"drain_seconds": "600"}
+    with serving(folders / "characters", program=program, **settings) as (client, process):
         connection = connect(client, COMPLETE, body)
         begun = connection.recv(4096)
         process.send_signal(number)
@@ -141,6 +146,7 @@ def test_a_signal_finishes_what_runs_and_refuses_what_is_new(folders: Path, numb
             assert (reply.status_code, reply.json()["error"]["code"]) == (503, "draining")
             assert reply.headers["retry-after"]
             assert other.get("/livez").status_code == 200
+        slow.unlink()
         received = [begun]
         while received[-1]:
             received.append(connection.recv(1 << 20))
@@ -151,10 +157,14 @@ def test_a_signal_finishes_what_runs_and_refuses_what_is_new(folders: Path, numb
         ended(process)
 
 
-def test_a_second_ctrl_c_does_not_wait_and_still_hands_states_back(folders: Path) -> None:
+def test_a_second_ctrl_c_does_not_wait_and_still_hands_states_back(
+    folders: Path, tmp_path: Path
+) -> None:
     body = {"prompt": "To be", "max_tokens": 100_000, "stream": True, "return_state": True}
+    program, _ = slow_server(tmp_path)
+    settings = {"drain_seconds": "600"}
     with (
-        serving(folders / "characters", drain_seconds="600") as (client, process),
+        serving(folders / "characters", program=program, **settings) as (client, process),
         client.stream("POST", COMPLETE, json=body) as reply,
     ):
         lines = reply.iter_lines()
@@ -171,9 +181,11 @@ def test_a_second_ctrl_c_does_not_wait_and_still_hands_states_back(folders: Path
         assert "ERROR" not in output
 
 
-def test_what_does_not_finish_in_time_is_told_so(folders: Path) -> None:
+def test_what_does_not_finish_in_time_is_told_so(folders: Path, tmp_path: Path) -> None:
     body = {"prompt": "To be", "max_tokens": 100_000, "stream": True}
-    with serving(folders / "characters", drain_seconds="1") as (client, process):
+    program, _ = slow_server(tmp_path)
+    settings = {"drain_seconds": "1"}
+    with serving(folders / "characters", program=program, **settings) as (client, process):
         with client.stream("POST", COMPLETE, json=body) as reply:
             lines = reply.iter_lines()
             next(lines)
@@ -299,7 +311,7 @@ def test_workers_without_room_for_metrics_serve_and_are_replaced(
         victim.kill()
         until(lambda: len({w.pid for w in workers_of(process)} - {victim.pid}) == 2, 60)
         other.kill()  # so the new worker alone answers, once it is ready
-        until(lambda: is_ready(client), 60)
+        until(lambda: is_ready(client), 300)
         assert complete(client, prompt="a", max_tokens=2)["finish_reason"] == "length"
         if not gone:
             assert client.get("/metrics").is_success
@@ -324,14 +336,15 @@ def test_failures_to_start_are_one_line_and_an_exit_code(
             ((), {"port": "x"}, 2, "SRUSERVE_PORT"),
         ):
             process = start(*arguments, **({"workers": workers} | settings))
-            output, _ = process.communicate(timeout=60)
+            output, _ = process.communicate(timeout=300)
             assert process.returncode == code, output
             assert message in output
             assert "Traceback" not in output
 
 
 def test_the_access_log_names_requests_and_no_content(folders: Path) -> None:
-    with serving(folders / "characters", access_log="true") as (client, process):
+    settings = {"access_log": "true"}
+    with serving(folders / "characters", program=PATIENT_SERVER, **settings) as (client, process):
         complete(client, prompt="a secret prompt", max_tokens=1)
         assert client.get("/secret?api_key=a-secret-key&token=x").status_code == 404
         process.send_signal(signal.SIGTERM)
@@ -367,7 +380,7 @@ def test_sigterm_while_a_body_is_unfinished_leaves_no_traceback(folders: Path) -
 def test_a_host_that_cannot_be_ends_in_one_line(folders: Path) -> None:
     for host in ("no-such-host.invalid", "a" * 70, "1:2", "\udcff\udcfe"):
         process = start(str(folders / "characters"), host=host)
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=300)
         assert process.returncode == 2
         assert output.count("\n") == 1
         assert "SRUSERVE_HOST" in output

@@ -30,7 +30,7 @@ def supervising(
         for pid in workers(folder):
             if psutil.pid_exists(pid):
                 os.kill(pid, signal.SIGKILL)
-        process.communicate(timeout=60)
+        process.communicate(timeout=300)
 
 
 def workers(folder: Path) -> set[int]:
@@ -39,7 +39,7 @@ def workers(folder: Path) -> set[int]:
 
 
 def output_of(process: subprocess.Popen[str]) -> str:
-    _, output = process.communicate(timeout=60)
+    _, output = process.communicate(timeout=300)
     return output
 
 

@@ -13,7 +13,12 @@ from weakref import ref
 from sruserve.server.budget import Budget
 from sruserve.server.engine.constrained.byte_vocabulary import ByteVocabulary
 from sruserve.server.engine.constrained.memory_budget import GrammarMemory, OwnerUsage
-from sruserve.server.engine.constrained.process_client import Bounds, GrammarProcess, running
+from sruserve.server.engine.constrained.process_client import (
+    STALL_SECONDS,
+    Bounds,
+    GrammarProcess,
+    running,
+)
 from sruserve.server.engine.constrained.process_host import GrammarHost
 from sruserve.server.engine.constrained.remote_state import RemoteConstraint
 from sruserve.server.engine.engine import Engine
@@ -46,6 +51,7 @@ class ConstraintCache:
     startable: the limit of processes and threads of this process; None: no limit.
     max_processes: cached and used ones: half of `startable` is left to threads.
     timeout_seconds: the longest wait for a compilation.
+    stall_seconds: after which a process that does not answer ends.
     """
 
     def __init__(
@@ -55,10 +61,12 @@ class ConstraintCache:
         startable: int | None = None,
         max_processes: int = MAX_PROCESSES,
         timeout_seconds: float = TIMEOUT_SECONDS,
+        stall_seconds: float = STALL_SECONDS,
     ) -> None:
         if startable is not None:
             max_processes = max(_MIN_PROCESSES, min(max_processes, startable // 2))
         self.max_processes, self.timeout_seconds = max_processes, timeout_seconds
+        self.stall_seconds = stall_seconds
         self._installed = find_spec("llguidance") is not None  # the processes import it
         self.host = GrammarHost()
         self._bounds = bounds or Bounds()
@@ -161,7 +169,12 @@ class ConstraintCache:
                 self._make_room(served.owner)
                 channel = await self.host.fork()
                 process = GrammarProcess(
-                    self.host, channel, self.memory, self._bounds, served.owner
+                    self.host,
+                    channel,
+                    self.memory,
+                    self._bounds,
+                    served.owner,
+                    self.stall_seconds,
                 )
                 await process.start()
                 compilation = asyncio.create_task(

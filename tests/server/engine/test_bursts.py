@@ -62,9 +62,10 @@ def test_a_grammar_that_is_ready_ends_the_burst_of_others(
     tmp_path: Path, may_begin: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def run(driver: Driver) -> None:
-        other = await constrained(driver)
+        other, looked = await constrained(driver), threading.Event()
         with monkeypatch.context() as patch:
-            patch.setattr(Scheduler, "_enqueue_if_begun", lambda *_: None)  # it looked before
+            patch.setattr(Scheduler, "_enqueue_if_begun", lambda *_: looked.set())
+            await driver.until(looked.is_set)  # and no look from before goes on
             assert not driver.engine._scheduler.has_waiting
             may_begin.set()
             assert driver.engine._scheduler.has_waiting

@@ -29,9 +29,10 @@ def test_a_stopping_engine_finishes_its_work_and_takes_no_more(tmp_path: Path) -
                 [SequenceInput(driver.ids("Hi"))],
                 sampling=Sampling(max_tokens=10**7),
             )
-            await asyncio.sleep(0.05)
-            await asyncio.to_thread(driver.engine.stop, 5)
+            await driver.until(lambda: driver.engine.running == 2)
+            driver.engine.drain(3600)
             assert len((await running).text) == 300
+            await asyncio.to_thread(driver.engine.stop, 0)  # the time of the drain is over
             with pytest.raises(Draining):
                 await endless.results()
             with pytest.raises(Draining):

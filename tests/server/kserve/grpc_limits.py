@@ -41,7 +41,6 @@ LIMITS: dict[str, Any] = {
     "grpc_port": 0,
     "max_body_bytes": LONG,
     "max_queue_bytes": READS * LONG,
-    "keep_alive_seconds": 1,
     "grpc_streams": 8,
 }
 

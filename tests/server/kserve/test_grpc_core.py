@@ -113,9 +113,11 @@ def test_a_grpc_server_that_has_ended_ends_the_process(
                 health_pb2.HealthCheckRequest(), timeout=60
             )
             next(watch)  # a call that stays open hides nothing
-            with pytest.raises(grpc.RpcError):
-                channel.unary_unary("/nothing")(b"", timeout=1)
+            call = channel.unary_unary("/nothing").future(b"")
             assert ended.wait(60)
+            call.cancel()  # if it was not ended with the server
+            with pytest.raises((grpc.RpcError, grpc.FutureCancelledError)):
+                call.result()
             watch.cancel()
         assert pulse.failed
         assert not application.grpc.alive

@@ -39,10 +39,22 @@ from tests.server.kserve.grpc_limits import (
 from tests.server.kserve.raw_http2 import MAX_CONCURRENT_STREAMS, RawClient, message, unfinished
 from tests.server.observing import until
 
+KEYS = f"acme:{ACME},labs:{LABS}"
+
 
 @pytest.fixture(scope="module")
 def keyed(serve: Serve) -> Iterator[tuple[httpx.Client, Application]]:
-    with serve("question", api_keys=f"acme:{ACME},labs:{LABS}", **LIMITS) as running:
+    """A server that waits for the messages of probes as long as it has room for them."""
+    with serve("question", api_keys=KEYS, **LIMITS) as running:
+        assert running[1].grpc is not None
+        running[1].grpc.probes.reads.seconds = 3600
+        yield running
+
+
+@pytest.fixture(scope="module")
+def impatient(serve: Serve) -> Iterator[tuple[httpx.Client, Application]]:
+    """A server whose clients may be idle for a second."""
+    with serve("question", api_keys=KEYS, keep_alive_seconds=1, **LIMITS) as running:
         yield running
 
 
@@ -62,7 +74,14 @@ def test_without_a_key_no_message_is_read_and_no_call_stays_open(
 
 
 @pytest.mark.parametrize("method", [CHECK, "/inference.GRPCInferenceService/ModelReady"])
-def test_probes_hold_few_messages_and_none_for_long(raw: RawClient, method: str) -> None:
+def test_probes_hold_few_messages_and_none_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+    keyed: tuple[httpx.Client, Application],
+    raw: RawClient,
+    method: str,
+) -> None:
+    assert keyed[1].grpc is not None
+    monkeypatch.setattr(keyed[1].grpc.probes.reads, "seconds", 0.25)
     assert flood(raw, method, 40) <= 8 * LONG + 16 * UNREAD
 
 
@@ -87,15 +106,14 @@ def test_a_connection_that_is_full_of_probes_keeps_nobody_elses_waiting(
         health = health_pb2_grpc.HealthStub(channel)
         status = health.Check(health_pb2.HealthCheckRequest(), timeout=60).status
     assert status == health_pb2.HealthCheckResponse.SERVING
-    raw.until(lambda: len(raw.ended) == 50)
-    refused = [end for end in raw.ended.values() if b"too many probes" in end]
-    assert len(refused) >= 50 - 16
+    raw.until(lambda: len(raw.ended) >= 50 - 4)
+    assert all(b"too many probes" in end for end in raw.ended.values())
 
 
 def test_a_probe_waits_for_none_of_the_silent_ones_of_any_number_of_connections(
     serve: Serve,
 ) -> None:
-    with serve("question", **LIMITS | {"keep_alive_seconds": 75}) as running, ExitStack() as stack:
+    with serve("question", **LIMITS) as running, ExitStack() as stack:
         assert running[1].grpc is not None
         running[1].grpc.probes.reads.seconds = 3600
         clients = [stack.enter_context(RawClient(port(running))) for _ in range(30)]
@@ -132,14 +150,21 @@ def test_a_tenant_whose_silent_calls_fill_its_places_hurts_itself_alone(
     keyed: tuple[httpx.Client, Application], raw: RawClient
 ) -> None:
     places = READS * LONG // (64 << 10)
-    calls = [raw.call(INFER, ACME) for _ in range(places + 1)]
-    raw.until(lambda: calls[-1] in raw.ended)
-    assert b"Exceeds maximum queue size" in raw.ended[calls[-1]]
+    calls: list[int] = []
+
+    def refused() -> list[int]:
+        # some of them may have been slow, and have ended, before the last ones have begun
+        if not calls or len(raw.ended) >= len(calls) // 2:
+            calls.extend(raw.call(INFER, ACME) for _ in range(places + 1))
+        return [call for call in calls if b"Exceeds maximum queue size" in raw.ended.get(call, b"")]
+
+    raw.until(lambda: bool(refused()))
+    assert calls.index(refused()[0]) >= places
     assert infer(keyed, LABS) is None
 
 
 def test_a_stream_that_is_idle_for_too_long_ends_with_a_reason(
-    keyed: tuple[httpx.Client, Application],
+    impatient: tuple[httpx.Client, Application],
 ) -> None:
     ended = threading.Event()
 
@@ -147,7 +172,7 @@ def test_a_stream_that_is_idle_for_too_long_ends_with_a_reason(
         yield question()
         ended.wait(60)
 
-    with grpc.insecure_channel(grpc_address(keyed[1])) as channel:
+    with grpc.insecure_channel(grpc_address(impatient[1])) as channel:
         metadata = (("authorization", f"Bearer {ACME}"),)
         call = channel.stream_stream(STREAM)(requests(), metadata=metadata)
         assert next(call)
@@ -197,9 +222,10 @@ def test_a_call_has_its_place_until_its_reply_is_taken(serve: Serve) -> None:
 def test_watchers_are_few_over_one_connection_and_others_have_room(
     keyed: tuple[httpx.Client, Application], raw: RawClient
 ) -> None:
-    calls = [raw.call(WATCH) for _ in range(9)]
-    for call in calls:
-        raw.send(call, message(b""))
+    calls = []
+    for _ in range(9):
+        calls.append(raw.call(WATCH))
+        raw.send(calls[-1], message(b""))  # at once: few probes may be silent at a time
     raw.until(lambda: bool(raw.ended))
     assert list(raw.ended) == [calls[-1]]
     assert b"too many probes" in raw.ended[calls[-1]]
@@ -263,8 +289,11 @@ def test_others_wait_for_few_calls_of_a_connection(serve: Serve, streams: int, c
         assert client.settings[MAX_CONCURRENT_STREAMS] == calls
 
 
-def test_connections_without_a_call_are_closed(raw: RawClient) -> None:
-    raw.until(lambda: raw.closed)
+def test_connections_without_a_call_are_closed(
+    impatient: tuple[httpx.Client, Application],
+) -> None:
+    with RawClient(port(impatient)) as raw:
+        raw.until(lambda: raw.closed)
 
 
 def test_connections_have_a_bound(serve: Serve) -> None:

@@ -22,6 +22,7 @@ from tests.server.kserve.grpc_inputs import INFER, inputs_of, texts
 from tests.server.kserve.support import connected
 from tests.server.observing import until
 from tests.server.processes import ended, grpc_port_of, serving, start
+from tests.server.slow_server import slow_server
 
 FULL, TOO_MANY = grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED
 
@@ -224,8 +225,10 @@ def test_calls_are_counted(grpc_server: tuple[httpx.Client, Application], rpc: A
     assert f'sru_requests_total{{model="question",outcome="ok",route="{INFER}"}}' in metrics
 
 
-def test_sigterm_finishes_calls_and_refuses_new_ones(folders: Path) -> None:
-    with serving(folders / "characters", grpc_port="0", drain_seconds="600") as (_, process):
+def test_sigterm_finishes_calls_and_refuses_new_ones(folders: Path, tmp_path: Path) -> None:
+    program, slow = slow_server(tmp_path)
+    settings = {"grpc_port": "0", "drain_seconds": "600"}
+    with serving(folders / "characters", program=program, **settings) as (_, process):
         port = grpc_port_of(process)
         outcomes: queue.Queue[Any] = queue.Queue()
         with triton.InferenceServerClient(f"127.0.0.1:{port}") as rpc:
@@ -241,6 +244,7 @@ def test_sigterm_finishes_calls_and_refuses_new_ones(folders: Path) -> None:
             with pytest.raises(InferenceServerException, match="Server is stopping") as caught:
                 rpc.infer("characters", [texts(triton, "text_input", "who")])
             assert caught.value.status() == "StatusCode.UNAVAILABLE"
+            slow.unlink()
             result, error = outcomes.get(timeout=300)
             assert error is None
             assert len(result.as_numpy("text_output").reshape(-1)[0]) > 5000
@@ -259,7 +263,7 @@ def test_all_workers_listen_on_the_port_and_nobody_else_can(folders: Path) -> No
             with triton.InferenceServerClient(f"127.0.0.1:{port}") as rpc:
                 assert rpc.infer("question", [texts(triton, "text", "who")]) is not None
         second = start(str(folders / "question"), grpc_port=str(port))
-        output, _ = second.communicate(timeout=60)
+        output, _ = second.communicate(timeout=300)
         assert second.returncode == 1
         assert f"cannot listen on 127.0.0.1 port {port} for gRPC" in output
         assert "SRUSERVE_GRPC_PORT" in output

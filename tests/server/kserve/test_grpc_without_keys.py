@@ -37,8 +37,8 @@ def test_without_keys_a_connection_whose_calls_fill_its_places_hurts_itself_alon
 ) -> None:
     sent = message(question())
     with RawClient(port(keyless), window=0) as client:
-        for call in [client.call(INFER) for _ in range(4)]:
-            client.send(call, sent, end=True)  # its reply waits for the client
+        for _ in range(4):
+            client.send(client.call(INFER), sent, end=True)  # its reply waits for the client
         refused = client.call(INFER)
         client.until(lambda: bool(client.ended))
         assert list(client.ended) == [refused]

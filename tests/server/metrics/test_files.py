@@ -66,7 +66,7 @@ def worked(folder: Path, *arguments: int) -> "subprocess.CompletedProcess[str]":
         env=os.environ | {"PROMETHEUS_MULTIPROC_DIR": str(folder)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -210,7 +210,7 @@ def test_a_full_file_system_ends_no_worker(tmp_path: Path, whole: bool) -> None:
         [*in_small_folder, mount + ' && exec "$0" "$@"', sys.executable, "-c", code, "1", "2000"],
         env=os.environ | {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)},
         capture_output=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert done.returncode == (0 if whole else -signal.SIGBUS)
@@ -225,7 +225,7 @@ def test_the_folder_of_a_server_that_was_killed_is_removed_by_the_next(temporary
             "MetricFolder.make(); os.kill(os.getpid(), 9)",
         ],
         env=os.environ | {"TMPDIR": str(temporary)},
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert killed.returncode == -9

@@ -7,6 +7,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -27,6 +28,7 @@ from sruserve.server.tasks.requests import ClassifyRequest
 from sruserve.server.tasks.task import Task
 from tests.server.conftest import Serve
 from tests.server.observing import metric, until
+from tests.support import save_random_model
 
 Read = Callable[..., float]
 PROMISED = (
@@ -252,12 +254,15 @@ def test_series_are_made_ahead_for_what_can_happen_alone(client: httpx.Client) -
     assert "_created" not in text
 
 
-def test_what_alerts_watch_for_is_exported_before_it_happens(client: httpx.Client) -> None:
-    samples = set(client.get("/metrics").text.splitlines())
+def test_what_alerts_watch_for_is_exported_before_it_happens(serve: Serve, tmp_path: Path) -> None:
+    """Of a model that no other test of this process has."""
+    save_random_model(tmp_path / "watched", vocab_size=5)
+    with serve(models=tmp_path, model_folders=()) as (client, _):
+        samples = set(client.get("/metrics").text.splitlines())
     for code in ("out_of_memory", "engine_failure", "store_unavailable"):
-        assert f'sru_refusals_total{{model="question",reason="{code}"}} 0.0' in samples
+        assert f'sru_refusals_total{{model="watched",reason="{code}"}} 0.0' in samples
     for code in ("state_unknown_key", "state_wrong_model"):
-        assert f'sru_state_rejected_total{{model="question",reason="{code}"}} 0.0' in samples
+        assert f'sru_state_rejected_total{{model="watched",reason="{code}"}} 0.0' in samples
 
 
 def test_every_promised_metric_is_exported_under_its_name(client: httpx.Client) -> None:

@@ -19,6 +19,7 @@ from sruserve.server.settings import SettingsError, load_settings
 from tests.server.observation.collector import Collector, collecting
 from tests.server.observation.json_server import json_server
 from tests.server.observing import until
+from tests.server.slow_server import PATIENT_SERVER
 
 BODY = {"model": "question", "input": "who"}
 
@@ -74,7 +75,10 @@ def test_spans_that_wait_at_a_stop_are_sent(
     monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "600000")
     with collecting() as other:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", other.url)
-        with json_server(tmp_path, folders / "question", traces="otlp") as (client, running):
+        with json_server(tmp_path, folders / "question", program=PATIENT_SERVER, traces="otlp") as (
+            client,
+            running,
+        ):
             post(client.base_url, 10)
             assert not other.spans
             running.process.send_signal(signal.SIGTERM)

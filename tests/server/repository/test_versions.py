@@ -389,7 +389,7 @@ def steps_of_a_stream(client: httpx.Client, _: ExitStack) -> Callable[[], None]:
 
 def frames_of_a_socket(client: httpx.Client, stack: ExitStack) -> Callable[[], None]:
     url = str(client.base_url).replace("http", "ws", 1).rstrip("/") + "/v1/stream"
-    connection = stack.enter_context(open_websocket(url, ping_interval=None))
+    connection = stack.enter_context(open_websocket(url, ping_interval=None, open_timeout=60))
     connection.send(json.dumps({"model": "question", "input": "who"}))
     assert "error" not in json.loads(connection.recv(60))
 

@@ -24,6 +24,7 @@ from tests.server.conftest import Serve
 from tests.server.hand_clock import HandClock
 from tests.server.observing import until
 from tests.server.ports import free_port
+from tests.server.streams.redis.patience import PATIENT
 from tests.server.streams.work import Run
 
 KEYS = "a" * 64
@@ -63,6 +64,18 @@ def start_redis(tmp_path_factory: pytest.TempPathFactory) -> StartRedis:
             process.wait()
 
     return run
+
+
+@contextmanager
+def wait_briefly(replicas: "Replicas") -> Iterator[None]:
+    """Let the servers wait a second for a Redis that stands still."""
+    stores: list[Any] = [application.streams._store for application in replicas.applications]
+    before = [store._client._seconds for store in stores]
+    for store in stores:
+        store._client._seconds = 1
+    yield
+    for store, seconds in zip(stores, before, strict=True):
+        store._client._seconds = seconds
 
 
 def answers(client: redis.Redis) -> bool:
@@ -216,7 +229,7 @@ def run(request: pytest.FixtureRequest, folders: Path) -> Run:
             model_folders=chosen, state_pool_bytes=1 << 20, store=store, state_keys=KEYS
         )
         lifecycle = Lifecycle(settings)
-        streams = create_streams(settings, lifecycle.tenants, **options)
+        streams = create_streams(settings, lifecycle.tenants, **{"timing": PATIENT} | options)
         await lifecycle.start()
         await streams.start()
         try:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -10,7 +11,6 @@ import pytest
 import redis
 from openai import DefaultHttpxClient, OpenAI
 
-from sruserve.server.streams.redis.timing import RedisTiming
 from tests.server.conftest import Serve
 from tests.server.hand_clock import HandClock
 from tests.server.held_steps import Steps
@@ -18,9 +18,10 @@ from tests.server.http.json_requests import connect
 from tests.server.keys import bearer
 from tests.server.observing import until
 from tests.server.streams.conftest import ACME, KEYS, OTHER, Replicas, key_of
+from tests.server.streams.redis.patience import PATIENT
 from tests.server.streams.replies import code, steps_done, text
 
-TIMING = RedisTiming(lease_ms=20_000, renew_seconds=0.05)  # shorter than streams may be idle
+TIMING = replace(PATIENT, renew_seconds=0.05)
 
 
 @pytest.fixture(scope="module", params=["memory", "redis"])
@@ -63,7 +64,7 @@ def test_nobody_lives_longer_than_the_operator_allows(replicas: Replicas) -> Non
 
 
 def test_running_and_queued_steps_keep_a_stream_alive(leased: Replicas, steps: Steps) -> None:
-    stream = leased.create(idle_seconds=10)
+    stream = leased.create(idle_seconds=40)
     one, other = (
         leased.clients[0],
         leased.clients[-1],
@@ -80,7 +81,7 @@ def test_running_and_queued_steps_keep_a_stream_alive(leased: Replicas, steps: S
             running.append(pool.submit(other.post, path, json=body))
             until(lambda number=number: sum(each.used for each in waiting) == number)  # type: ignore[misc]
         for _ in range(4):  # each is less than a lease, all are more than it may be idle
-            leased.pass_time(15)
+            leased.pass_time(60)
             until(lambda: renewed(leased, stream))
         steps.go_on()
         first, again, second = (each.result() for each in running)
@@ -88,7 +89,7 @@ def test_running_and_queued_steps_keep_a_stream_alive(leased: Replicas, steps: S
     assert (first.status_code, second.status_code) == (200, 200)
     assert leased.get(stream).json()["step"] == 2  # while it still lives
     assert steps_done(leased, "computed") == computed + 2
-    leased.pass_time(11)
+    leased.pass_time(41)
     expect(leased, stream, 410, "stream_expired")
 
 

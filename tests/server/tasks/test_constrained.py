@@ -229,4 +229,4 @@ def test_without_llguidance_constraints_alone_are_refused(
 
 def test_the_server_does_not_import_llguidance() -> None:
     code = "import sys; sys.modules['llguidance'] = None; import sruserve.server.app"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)

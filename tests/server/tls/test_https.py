@@ -38,7 +38,8 @@ def test_replies_and_event_streams_are_those_without_tls(
 def text_of(client: httpx.Client) -> str:
     with client.stream("POST", COMPLETE, json=GENERATE | {"stream": True}) as reply:
         assert reply.status_code == 200
-        lines = [line.removeprefix("data: ") for line in reply.iter_lines() if line]
+        events = [line for line in reply.iter_lines() if line.startswith("data: ")]
+    lines = [event.removeprefix("data: ") for event in events]
     assert lines.pop() == "[DONE]"
     return "".join(json.loads(line)["choices"][0]["text"] for line in lines)
 

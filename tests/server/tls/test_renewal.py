@@ -91,7 +91,7 @@ async def _talk(running: Running, authority: Authority, steps: Steps) -> None:
         url = base.replace("https", "wss", 1) + "/v1/stream"
         sockets = [
             await stack.enter_async_context(
-                websockets.connect(url, ssl=trusting, ping_interval=None)
+                websockets.connect(url, ssl=trusting, ping_interval=None, open_timeout=60)
             )
             for _ in range(OPEN)
         ]
@@ -110,7 +110,9 @@ async def _talk(running: Running, authority: Authority, steps: Steps) -> None:
         for seed in (0, OPEN - 1):
             reply = await client.post(COMPLETE, json=PROMPT | {"seed": seed})
             assert reply.json()["choices"][0]["text"] == streamed[seed]
-        async with websockets.connect(url, ssl=trusting, ping_interval=None) as socket:
+        async with websockets.connect(
+            url, ssl=trusting, ping_interval=None, open_timeout=60
+        ) as socket:
             assert [await _words(socket)] * OPEN == first
             assert [await _words(socket)] * OPEN == second
     assert first != second

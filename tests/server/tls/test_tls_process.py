@@ -73,7 +73,7 @@ def test_signals_while_models_are_loaded_and_drained_renew_also_under_nohup(
         ended(process)
     finally:
         process.kill()
-        process.communicate(timeout=60)
+        process.communicate(timeout=300)
 
 
 def line_of(process: Process, text: str) -> str:
@@ -90,7 +90,7 @@ def test_an_unfit_certificate_ends_the_start_in_one_line(
 ) -> None:
     (own.folder / "server.key").write_text("no key")
     process = start(str(folders / "characters"), workers=workers, **own.settings())
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=300)
     assert process.returncode == 2
     assert output.count("\n") == 1
     assert "SRUSERVE_TLS_KEY" in output

@@ -41,7 +41,7 @@ from sruserve.server.errors import (
 _log = logging.getLogger(__name__)
 
 # The kernel limits the CPU time of a process. This ends one that gets none, or that was stopped.
-_STALL_SECONDS = 10.0
+STALL_SECONDS = 10.0
 _BEGIN_MS = 500  # of CPU time, to replay the bytes of a state
 
 
@@ -83,7 +83,7 @@ class GrammarProcess:
         memory: GrammarMemory,
         bounds: Bounds,
         owner: Hashable = None,
-        stall_seconds: float = _STALL_SECONDS,
+        stall_seconds: float = STALL_SECONDS,
     ) -> None:
         self.bounds, self._memory = bounds, memory
         self.owner, self.stall_seconds = owner, stall_seconds

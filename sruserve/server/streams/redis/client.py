@@ -51,7 +51,7 @@ class RedisClient:
 
     def __init__(self, url: str, timing: RedisTiming = REDIS_TIMING) -> None:
         self._seconds = timing.command_seconds
-        self._redis: Any = Redis.from_pool(redis_pool(url))
+        self._redis: Any = Redis.from_pool(redis_pool(url, timing.reply_seconds))
         self._hashes = {text: self._redis.register_script(text).sha for text in scripts.ALL}
         counts = {False: CONNECTIONS, True: UPKEEP_CONNECTIONS}
         self._places = {

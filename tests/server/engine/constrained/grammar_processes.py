@@ -17,6 +17,7 @@ from sruserve.server.engine.constrained.process_host import GrammarHost
 from sruserve.server.engine.constrained.remote_state import RemoteConstraint, RemoteConstraintState
 
 T = TypeVar("T")
+_SECONDS = 120  # a process makes way for everything else
 ALL = ByteVocabulary.of_values(bytes(range(256)))
 
 
@@ -37,7 +38,8 @@ class Grammars:
         self.memory = GrammarMemory(max_bytes)
 
     async def start(self, bounds: Bounds) -> GrammarProcess:
-        process = GrammarProcess(self.host, await self.host.fork(), self.memory, bounds)
+        channel = await self.host.fork()
+        process = GrammarProcess(self.host, channel, self.memory, bounds, stall_seconds=_SECONDS)
         await process.start()
         return process
 
@@ -57,7 +59,7 @@ class Grammars:
 
 def run(work: Coroutine[Any, Any, T]) -> T:
     async def within() -> T:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(_SECONDS):
             return await work
 
     return asyncio.run(within())

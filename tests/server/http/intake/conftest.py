@@ -19,9 +19,10 @@ def running(serve: Serve) -> Iterator[Running]:
 @pytest.fixture(autouse=True)
 def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
     """Every byte is given back."""
+    names = {"running", "hasty", "lenient"} & set(request.fixturenames)
+    applications = [request.getfixturevalue(name)[1] for name in names]
     yield
-    for name in {"running", "hasty", "lenient"} & set(request.fixturenames):
-        _, application = request.getfixturevalue(name)
+    for application in applications:
         until(lambda app=application: app.intake.budget.used == 0)  # type: ignore[misc]
         until(lambda app=application: app.lifecycle.active == 0)  # type: ignore[misc]
         limits = application.limits

@@ -11,6 +11,7 @@ import pytest
 from tests.server.conftest import Serve
 from tests.server.held_steps import Steps
 from tests.server.http.intake.bounds import GRACE, LENIENT_GRACE, Running, ended
+from tests.server.http.intake.moved_time import MovedTime, moved_time
 from tests.server.http.raw_replies import all_replies, send
 from tests.server.http.raw_requests import CHUNKED, SECONDS, UPGRADE, code, connect, frame, head
 from tests.server.observing import until
@@ -26,9 +27,15 @@ def hasty(serve: Serve) -> Iterator[Running]:
         yield running
 
 
-@pytest.fixture(scope="module")
-def lenient(serve: Serve) -> Iterator[Running]:
-    """A server that waits for clients of a busy machine, and no longer."""
+@pytest.fixture
+def moved() -> Iterator[MovedTime]:
+    with moved_time() as moved:
+        yield moved
+
+
+@pytest.fixture
+def lenient(serve: Serve, moved: MovedTime) -> Iterator[Running]:
+    """A server whose clock the test moves."""
     settings: dict[str, Any] = {"receive_grace_seconds": LENIENT_GRACE, "keep_alive_seconds": 60}
     with serve("characters", receive_bytes_per_second=1 << 16, **settings) as running:
         yield running
@@ -68,30 +75,32 @@ def test_a_message_that_comes_too_slowly_closes_its_socket(hasty: Running, data:
     assert reply.endswith(b"\x03\xf0request_timeout")  # 1008
 
 
-def test_an_idle_socket_and_an_idle_connection_have_no_such_time(lenient: Running) -> None:
+def test_an_idle_socket_and_an_idle_connection_have_no_such_time(
+    lenient: Running, moved: MovedTime
+) -> None:
     client, _ = lenient
     with open_socket(client) as connection:
         for frame in ('{"model":"characters","input":"a"}', '{"input":"a"}'):
             connection.send(frame)
             assert "steps" in connection.recv(SECONDS)
             assert post(client, SCORE, {"input": "a"}).status_code == 200
-            time.sleep(LENIENT_GRACE + 1)
+            moved.pass_time(LENIENT_GRACE + 1)
 
 
-def test_an_honest_upload_works(lenient: Running) -> None:
+def test_an_honest_upload_works(lenient: Running, moved: MovedTime) -> None:
     client, _ = lenient
     body = b'{"model":"absent","input":"' + b"a" * (1 << 20) + b'"}'
 
     def slowly() -> Iterator[bytes]:
         for at in range(0, len(body), 1 << 17):
             yield body[at : at + (1 << 17)]
-            time.sleep(LENIENT_GRACE / 6)  # longer in all than the grace, and at a good rate
+            moved.pass_time(LENIENT_GRACE / 6)  # longer in all than the grace, and at a good rate
 
     assert client.post(SCORE, content=slowly()).status_code == 404  # it was read to its end
 
 
 def test_a_body_waits_for_no_clock_while_it_waits_for_the_server(
-    lenient: Running, steps: Steps
+    lenient: Running, moved: MovedTime, steps: Steps
 ) -> None:
     """A request behind another one is not read until that is answered."""
     client, application = lenient
@@ -103,7 +112,9 @@ def test_a_body_waits_for_no_clock_while_it_waits_for_the_server(
         until(lambda: steps.waiting == 1)
         sender = threading.Thread(target=send, args=(connection, head(len(second)) + second))
         sender.start()
-        time.sleep(LENIENT_GRACE + 1)
+        until(lambda: bool(moved.timers))
+        for _ in range(3):
+            moved.pass_time(LENIENT_GRACE + 1)
         steps.go_on()
         replies = b""
         while b"model_not_found" not in replies:

@@ -1,6 +1,7 @@
 """The address of Redis: what cannot be, and passwords that are never shown."""
 
 import logging
+from dataclasses import replace
 
 import pytest
 import redis
@@ -9,6 +10,7 @@ from sruserve.server.settings import SettingsError, load_settings
 from tests.server.conftest import Serve
 from tests.server.ports import free_port
 from tests.server.streams.conftest import KEYS, StartRedis
+from tests.server.streams.redis.patience import PATIENT
 from tests.server.streams.replies import code
 
 
@@ -16,17 +18,18 @@ def test_a_wrong_password_is_logged_as_such_and_never_shown(
     serve: Serve, start_redis: StartRedis, caplog: pytest.LogCaptureFixture
 ) -> None:
     port = free_port()
+    impatient = replace(PATIENT, reply_seconds=0.5)  # without TLS, no reply comes
     with start_redis(port), redis.Redis(port=port) as client:
         client.config_set("requirepass", "the-right-word")
-        for store, message in (
-            (f"redis://127.0.0.1:{port}", "password in SRUSERVE_STORE"),
-            (f"redis://:a-wrong-word@127.0.0.1:{port}", "password in SRUSERVE_STORE"),
-            (f"rediss://:a-wrong-word@127.0.0.1:{port}", "Timeout connecting"),
+        for store, message, timing in (
+            (f"redis://127.0.0.1:{port}", "password in SRUSERVE_STORE", PATIENT),
+            (f"redis://:a-wrong-word@127.0.0.1:{port}", "password in SRUSERVE_STORE", PATIENT),
+            (f"rediss://:a-wrong-word@127.0.0.1:{port}", "Timeout connecting", impatient),
         ):
             caplog.clear()
             with (
                 caplog.at_level(logging.DEBUG),
-                serve("characters", state_keys=KEYS, store=store) as (http, _),
+                serve("characters", state_keys=KEYS, store=store, timing=timing) as (http, _),
             ):
                 refused = http.post("/v1/streams", json={})
                 assert (refused.status_code, code(refused)) == (503, "store_unavailable")

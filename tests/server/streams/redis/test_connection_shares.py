@@ -1,6 +1,7 @@
 """Connections to Redis are taken in turns of tenants, and some are there for upkeep alone."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from sruserve.server.redis_pool import CONNECTIONS
 from sruserve.server.streams.redis import scripts
 from sruserve.server.streams.redis.client import Call, RedisClient
 from sruserve.server.streams.redis.scripts import Status
-from sruserve.server.streams.redis.timing import RedisTiming
+from tests.server.streams.redis.patience import PATIENT
 
 NOTHING: Call = ["none"] * 7, ["none", 100]
 
@@ -20,7 +21,9 @@ def test_commands_of_a_tenant_leave_connections_to_others_and_to_upkeep(
     redis_port: int,
 ) -> None:
     async def test(client: redis.Redis) -> None:
-        link = RedisClient(f"redis://127.0.0.1:{redis_port}", RedisTiming(command_seconds=3600))
+        link = RedisClient(
+            f"redis://127.0.0.1:{redis_port}", replace(PATIENT, command_seconds=3600)
+        )
 
         def ask(owner: bytes, **kind: bool) -> "asyncio.Task[Any]":
             return asyncio.create_task(link.run(scripts.READ, owner, NOTHING, **kind))

@@ -1,5 +1,6 @@
 """A stream that outlives its end because it is in a step counts for as long as it lives."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,10 +12,10 @@ from sruserve.server.key_entries import KeyEntry
 from sruserve.server.repository.catalogue import Catalogue
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.streams.redis import scripts
-from sruserve.server.streams.redis.timing import RedisTiming
 from sruserve.server.streams.service import Streams
 from sruserve.server.streams.step_view import StreamView
 from tests.server.streams.conftest import ACME
+from tests.server.streams.redis.patience import PATIENT
 from tests.server.streams.redis.test_forks import DB, only_redis
 from tests.server.streams.tenants import counted_in_redis
 from tests.server.streams.work import Run, write
@@ -76,7 +77,7 @@ def test_a_stream_that_is_counted_out_during_its_step_is_counted_again(
         client.flushdb()
         client.close()
 
-    run(test, timing=RedisTiming(renew_seconds=60))
+    run(test, timing=replace(PATIENT, renew_seconds=3600))
 
 
 @only_redis
@@ -87,10 +88,10 @@ def test_who_takes_a_stream_near_its_end_puts_its_count_off_too(
     async def test(streams: Streams, catalogue: Catalogue) -> None:
         served = catalogue["characters"].for_tenant(TENANT)
         client = redis.Redis(port=redis_port, db=DB)
-        stream = (await streams.create(served, None, idle_seconds=4)).id
+        stream = (await streams.create(served, None, idle_seconds=40)).id
 
         async def work(view: StreamView) -> bytes:
-            assert client.pttl(f"sruserve:stream:{TENANT.id.hex()}:{stream}") > 4000
+            assert client.pttl(f"sruserve:stream:{TENANT.id.hex()}:{stream}") > 40_000
             check(client, stream)
             return await write(view)
 

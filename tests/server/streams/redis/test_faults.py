@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from hashlib import sha1
 from pathlib import Path
@@ -16,12 +17,12 @@ import redis
 
 from sruserve.server.streams.redis import client as redis_client
 from sruserve.server.streams.redis import scripts
-from sruserve.server.streams.redis.timing import RedisTiming
 from tests.server.conftest import Serve
 from tests.server.held_steps import Steps
 from tests.server.observing import until
 from tests.server.ports import free_port
-from tests.server.streams.conftest import KEYS, OwnRedis, Replicas, StartRedis
+from tests.server.streams.conftest import KEYS, OwnRedis, Replicas, StartRedis, wait_briefly
+from tests.server.streams.redis.patience import PATIENT
 from tests.server.streams.redis.proxies import LosesAnswers
 from tests.server.streams.redis.running_steps import STEP, active, taken
 from tests.server.streams.replies import code, text
@@ -82,7 +83,7 @@ def test_all_that_wait_for_one_stream_are_told_together_that_redis_stands_still(
     monkeypatch.setattr(redis_client.RedisClient, "run", noted)
     port = free_port()
     settings: dict[str, Any] = {"state_keys": KEYS, "store": f"redis://127.0.0.1:{port}"}
-    settings["timing"] = RedisTiming(command_seconds=3)
+    settings["timing"] = replace(PATIENT, lease_ms=5000)  # which the last step waits for
     with start_redis(port) as program, serve("characters", **settings) as running:
         replicas = Replicas([running], "redis")
         stream, server = replicas.create(), running[0]
@@ -95,10 +96,11 @@ def test_all_that_wait_for_one_stream_are_told_together_that_redis_stands_still(
             until(lambda: active(replicas) == 13)
             commands.clear()
             program.send_signal(signal.SIGSTOP)
-            steps.go_on()
-            whole = {"model": "characters", "prompt": "a", "max_tokens": 1}
-            assert server.post("/v1/completions", json=whole).status_code == 200
-            replies = [each.result() for each in pending]
+            with wait_briefly(replicas):
+                steps.go_on()
+                whole = {"model": "characters", "prompt": "a", "max_tokens": 1}
+                assert server.post("/v1/completions", json=whole).status_code == 200
+                replies = [each.result() for each in pending]
         assert commands.count(scripts.TAKE) == 1
         outcomes = {(reply.status_code, code(reply)) for reply in replies}
         assert outcomes == {(503, "store_unavailable")}
@@ -117,7 +119,7 @@ def test_a_redis_that_is_killed_in_the_middle_of_a_step_is_written_to_once(
     port = free_port()
     keeps = tmp_path if appended else None
     store = f"redis://127.0.0.1:{port}"
-    timing = RedisTiming(lease_ms=300)
+    timing = replace(PATIENT, lease_ms=300)
     with serve("characters", state_keys=KEYS, store=store, timing=timing) as running:
         replicas = Replicas([running], "redis")
         with ThreadPoolExecutor(1) as pool:

@@ -2,19 +2,20 @@
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 
 import httpx
 import redis
 
-from sruserve.server.streams.redis.timing import RedisTiming
 from tests.server.conftest import Serve
 from tests.server.streams.conftest import KEYS, OwnRedis, Replicas, key_of
+from tests.server.streams.redis.patience import PATIENT
 from tests.server.streams.redis.proxies import BeforeRedis
 from tests.server.streams.replies import text
 
 
 def test_a_step_waits_for_redis_twice(serve: Serve, redis_port: int) -> None:
-    timing = RedisTiming(renew_seconds=3600, memory_seconds=3600)
+    timing = replace(PATIENT, renew_seconds=3600, memory_seconds=3600)
     with ExitStack() as stack:
         proxy = BeforeRedis(redis_port)
         stack.callback(proxy.close)

@@ -5,6 +5,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,11 @@ import redis
 from sruserve.server.key_ring import KeyRing
 from sruserve.server.state.token import Envelope
 from sruserve.server.streams.redis.store import RedisStore
-from sruserve.server.streams.redis.timing import RedisTiming
 from tests.server.conftest import Serve
 from tests.server.observing import until
 from tests.server.ports import free_port
 from tests.server.streams.conftest import KEYS, Replicas, StartRedis, key_of
+from tests.server.streams.redis.patience import PATIENT
 from tests.server.streams.redis.proxies import BeforeRedis
 from tests.server.streams.replies import code
 
@@ -97,7 +98,7 @@ def test_a_redis_that_hides_its_memory_is_divided_all_the_same_and_that_is_told_
 ) -> None:
     port, client = limited
     client.execute_command("ACL", "SETUSER", "sruserve", "-info")
-    timing = RedisTiming(memory_seconds=0.01)
+    timing = replace(PATIENT, memory_seconds=0.01)
     envelope = Envelope(KeyRing.parse(KEYS))
     url = f"redis://sruserve:PASSWORD@127.0.0.1:{port}"
 
