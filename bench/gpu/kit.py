@@ -18,6 +18,7 @@ from pathlib import Path
 from bench.report.machine import ROOT
 
 _OF_TESTS = ("httpx", "hypothesis", "psutil", "pytest", "pytest-xdist")
+_NOT_PACKED = (":!docs", ":!examples", ":!sruserve/demo")
 _MAX_BYTES = 64 << 20  # that a borrowed machine takes
 _START = """#!/bin/sh
 # Unpack the kit beside itself, once, and run a stage of the first hour from it.
@@ -52,8 +53,8 @@ def main() -> int:
     args = parser.parse_args()
     args.to.mkdir(parents=True, exist_ok=True)
     _download(args.to / "wheels", args.python)
-    _pack_sources(args.to / "sources.tar.gz")
-    (args.to / "first-hour.sh").write_text(_START)
+    pack_sources(args.to / "sources.tar.gz")
+    write_start(args.to / "first-hour.sh")
     size = sum(file.stat().st_size for file in args.to.rglob("*") if file.is_file())
     print(f"{args.to}: {size / 2**20:.1f} MiB")
     if size > _MAX_BYTES:
@@ -78,11 +79,16 @@ def _download(folder: Path, python: str) -> None:
     )
 
 
-def _pack_sources(archive: Path) -> None:
-    """Pack the committed files, without pictures and examples, and the compiled C kernel."""
+def write_start(script: Path) -> None:
+    """Write the script that unpacks the kit and runs a stage."""
+    script.write_text(_START)
+
+
+def pack_sources(archive: Path) -> None:
+    """Pack the committed files, without docs and models, and the compiled C kernel."""
     with tempfile.NamedTemporaryFile(suffix=".tar") as file:
         subprocess.run(
-            ["git", "archive", "--output", file.name, "HEAD", "--", ".", ":!docs", ":!examples"],
+            ["git", "archive", "--output", file.name, "HEAD", "--", ".", *_NOT_PACKED],
             cwd=ROOT, check=True,
         )  # fmt: skip
         with tarfile.open(file.name) as committed, tarfile.open(archive, "w:gz") as packed:
