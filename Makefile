@@ -20,10 +20,10 @@ WITH_GRPC := $(if $(filter-out off,$(SRUSERVE_GRPC_PORT)),-grpc)
 unexport PYTHONDONTWRITEBYTECODE
 SOURCES := pyproject.toml setup.py constraints.txt $(wildcard sruserve/kernels/cpu/*.[ch])
 
-.PHONY: help serve test check explore lint interpreted oldest docs bench compare lock clean
+.PHONY: help serve test check explore lint interpreted oldest docs bench gpu-kit compare lock clean
 
 help:  ## List the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
 serve: $(VENV)/.serve$(WITH_GRPC)  ## Serve the bundled models on http://127.0.0.1:8000
 	$(BIN)/sruserve serve
@@ -64,6 +64,10 @@ bench: $(VENV)/.bench  ## Measure against the peers; results go to bench/results
 	$(BIN)/python -m bench.cpu
 	$(BIN)/python -m bench.onnx
 	$(BIN)/python -m bench.serve
+
+GPU_PYTHON ?= 3.11
+gpu-kit: $(VENV)/.test  ## Pack all that a GPU machine without a network needs: make gpu-kit GPU_PYTHON=3.12
+	$(BIN)/python -m bench.gpu.kit --python $(GPU_PYTHON)
 
 REF ?= HEAD
 compare: $(VENV)/.test  ## Measure this code against another commit: make compare REF=HEAD~1

@@ -3,6 +3,7 @@
     python -m bench.gpu               # about five minutes on an H200, which should be idle
     python -m bench.gpu --only-checks # checks every result and measures no time
     python -m bench.gpu --quick       # only shows that it runs; its figures mean nothing
+    python -m bench.gpu first-hour --help   # on a borrowed GPU: stages of ten minutes each
 
 On another machine, copy the checkout there (git archive HEAD | ssh HOST tar x -C sruserve) and run
 the command in its root. It needs an NVIDIA GPU of compute capability 8.0 or higher, Python 3.11 or
@@ -14,9 +15,10 @@ output is all of them as JSON. To try the script without a GPU:
 
 Before any measurement the kernels must agree with float64, and bit for bit with themselves: graphs
 with launches, few rows with many, steps with whole sequences. Otherwise the exit code is 1 and
-nothing is measured. The exit code is also 1 if a part could not be measured, and 2 without a GPU. A
-missed target does not fail the run, but is marked in the table. A floor is the number of bytes to
-move, or of operations, divided by the device's measured rate in the same run.
+nothing is measured, unless --time-anyway is given. The exit code is also 1 if a part could not be
+measured, and 2 without a GPU. A missed target does not fail the run, but is marked in the table. A
+floor is the number of bytes to move, or of operations, divided by the device's measured rate in the
+same run.
 """
 
 import argparse
@@ -24,8 +26,9 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
 from time import perf_counter
 
 import torch
@@ -33,9 +36,11 @@ import torch
 from bench.gpu.cached_states import cached_state_timings
 from bench.gpu.ceilings import measure_ceilings
 from bench.gpu.checks import kernel_checks
+from bench.gpu.checks_bits import bit_checks, self_checks
 from bench.gpu.checks_decode import decode_checks
 from bench.gpu.context import Bench, Ceilings
 from bench.gpu.decode import decode_timings
+from bench.gpu.first_hour import first_hour
 from bench.gpu.layers import layer_timings
 from bench.gpu.peer import peer_timings
 from bench.gpu.scan import scan_timings
@@ -44,6 +49,7 @@ from bench.report.arguments import command_line
 from bench.report.report import Report
 from bench.report.tables import CHECK_HEAD, check_row, text_table
 from bench.report.targets import Check
+from sruserve.kernels.triton import tiles
 
 PARTS: dict[str, Callable[[Bench, Ceilings], None]] = {
     "scan": scan_timings,
@@ -53,11 +59,19 @@ PARTS: dict[str, Callable[[Bench, Ceilings], None]] = {
     "peer": peer_timings,
     "tiles": tile_timings,
 }
+GROUPS: dict[str, Callable[[Bench], Iterator[Check]]] = {
+    "self": self_checks,
+    "bits": bit_checks,
+    "kernels": kernel_checks,
+    "decode": decode_checks,
+}
 _ROUNDS, _QUICK_ROUNDS = 15, 1
 
 
 def main() -> int:
     begin = perf_counter()
+    if sys.argv[1:2] == ["first-hour"]:
+        return first_hour(sys.argv[2:])
     args = _arguments()
     interpreted = _interpreted()
     if not interpreted and not torch.cuda.is_available():
@@ -66,7 +80,9 @@ def main() -> int:
     if interpreted and not args.quick:
         print("bench.gpu: Triton's interpreter supports --quick only", file=sys.stderr)
         return 2
-    report = Report("gpu", ("triton",), args.quick)
+    if args.shared_columns:
+        tiles.SHARED_COLUMNS = args.shared_columns
+    report = Report("gpu", ("triton",), args.quick, args.lines)
     bench = Bench(
         report=report,
         device=torch.device("cpu") if interpreted else torch.device("cuda", 0),
@@ -75,10 +91,13 @@ def main() -> int:
         quick=args.quick,
     )
     torch.manual_seed(1)
-    checks, failed = _check(bench)
+    checks, failed = _check(bench, args.groups)
     failing = [check for check in checks if not check.target.met(check.value)]
     if failing or failed or args.only_checks:
-        return _print_checks(checks, failing, failed)
+        code = _print_checks(checks, failing, failed)
+        if args.only_checks or not args.time_anyway:
+            return code
+        failed += [f"RED: {each.what}: {each.value:.3g}" for each in failing]
     bench.check("checks that hold", len(checks), "checks")
     bench.check("checks: seconds, with all that was compiled", perf_counter() - begin, "s")
     ceilings = measure_ceilings(bench)
@@ -99,18 +118,20 @@ def _interpreted() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
-def _check(bench: Bench) -> tuple[list[Check], list[str]]:
-    """Run all checks; returns them, and the errors of those that failed to run."""
+def _check(bench: Bench, groups: Sequence[str] = tuple(GROUPS)) -> tuple[list[Check], list[str]]:
+    """Run groups of checks; returns them, and the errors of those that failed to run."""
     checks: list[Check] = []
     failed: list[str] = []
-    for group in (kernel_checks, decode_checks):
+    for group in (GROUPS[each] for each in groups):
         try:
             for check in group(bench):
                 bench.report.progress(check.what)
+                bench.report.line(check.summary())
                 checks.append(check)
         except Exception as error:
             traceback.print_exc()
             failed.append(f"{group.__name__}: {type(error).__name__}: {error}")
+            bench.report.line({"broke": failed[-1]})
     bench.report.progress("")
     return checks, failed
 
@@ -123,7 +144,7 @@ def _print_checks(checks: Sequence[Check], failing: Sequence[Check], failed: Seq
     for failure in failed:
         print(f"RED: {failure}")
     if failing or failed:
-        print("nothing is measured until all checks pass")
+        print("nothing is measured until all checks pass, unless --time-anyway is given")
     summaries = [each.summary() for each in checks]
     print(json.dumps({"bench": "gpu", "checks": summaries, "failed": list(failed)}), flush=True)
     return 1 if failing or failed else 0
@@ -137,6 +158,7 @@ def _measure(bench: Bench, ceilings: Ceilings, part: str, failed: list[str]) -> 
     except Exception as error:
         traceback.print_exc()
         failed.append(f"{part}: {type(error).__name__}: {error}")
+        bench.report.line({"broke": failed[-1]})
     with suppress(Exception):  # the failed part may have lost the device
         torch.cuda.empty_cache()
     bench.check(f"{part}: seconds", perf_counter() - start, "s")
@@ -146,6 +168,22 @@ def _arguments() -> argparse.Namespace:
     parser = command_line("bench.gpu", __doc__)
     parser.add_argument("--quick", action="store_true", help="tiny shapes; nothing is stored")
     parser.add_argument("--only-checks", action="store_true", help="measure no time")
+    parser.add_argument("--time-anyway", action="store_true", help="measure even if a check is red")
+    parser.add_argument(
+        "--groups",
+        nargs="*",
+        choices=GROUPS,
+        default=list(GROUPS),
+        help="the checks to run, in this order; none: no checks; default: all",
+    )
+    parser.add_argument(
+        "--shared-columns",
+        type=int,
+        help="give all tiles of products these columns, to see if other bits come from them",
+    )
+    parser.add_argument(
+        "--lines", type=Path, help="file that gets each finding at once, as a line of JSON"
+    )
     parser.add_argument(
         "--parts",
         nargs="+",

@@ -20,13 +20,17 @@ class Report:
 
     name: the benchmark's name. packages: the peers whose versions belong to the figures.
     quick: a smoke run, whose figures mean nothing and are not stored.
+    lines: a file that gets every finding at once, as a line of JSON, in case the run is cut off.
     """
 
-    def __init__(self, name: str, packages: Sequence[str], quick: bool) -> None:
-        self._name, self._quick = name, quick
+    def __init__(
+        self, name: str, packages: Sequence[str], quick: bool, lines: Path | None = None
+    ) -> None:
+        self._name, self._quick, self._lines = name, quick, lines
         self._machine = describe_machine(*packages)
         self._cases: dict[str, dict[str, Any]] = {}
         self._checks: list[dict[str, Any]] = []
+        self.line({"machine": self._machine})
         facts = " · ".join(f"{key} {value}" for key, value in self._machine.items())
         print(f"{facts}\n", flush=True)
         busy = int(self._machine["busy_before_percent"])
@@ -42,16 +46,24 @@ class Report:
         if sys.stderr.isatty():
             print(f"\r\x1b[K{label} …", end="", file=sys.stderr, flush=True)
 
+    def line(self, finding: Mapping[str, Any]) -> None:
+        """Append a finding to the file of lines."""
+        if self._lines is not None:
+            with self._lines.open("a") as file:
+                file.write(json.dumps(finding) + "\n")
+
     def add_case(self, case: str, samples_by_name: Mapping[str, Samples]) -> None:
         """Print and record the samples of a case's candidates, by candidate."""
         self.progress("")
         self._cases[case] = {name: samples.summary() for name, samples in samples_by_name.items()}
+        self.line({"case": case, "samples": self._cases[case]})
         rows = [spread_row(name, summary) for name, summary in self._cases[case].items()]
         print(text_table((case, *SPREAD_HEAD), rows) + "\n", flush=True)
 
     def check(self, label: str, value: float, unit: str, target: Target = NO_TARGET) -> None:
         """Record a figure, with its target if it has one."""
         self._checks.append(Check(label, value, unit, target).summary())
+        self.line(self._checks[-1])
 
     def finish(self, results: Path) -> None:
         """Print the checks, store everything in the folder `results`, and print one JSON line."""

@@ -7,6 +7,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from sruserve.kernels.captures import new_stream
+
 CPU = torch.device("cpu")
 OLDEST_CAPABILITY = (8, 0)  # Ampere: the first with bfloat16 products and asynchronous copies
 OLDEST_TRITON = (3, 6)
@@ -101,12 +103,12 @@ def use_device(device: torch.device) -> None:
 def use_own_stream(device: torch.device) -> None:
     """Make `device` this thread's current one, with a CUDA stream of the thread's own.
 
-    Waits for all work started on the device so far: weights and states that are being filled.
+    Waits for the work on the default stream, where weights and states are filled.
     """
     use_device(device)
     if device.type == "cuda":
-        torch.cuda.synchronize(device)
-        torch.cuda.set_stream(torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
+        torch.cuda.default_stream(device).synchronize()
+        torch.cuda.set_stream(new_stream(device))
 
 
 def memory_use(device: torch.device) -> tuple[int, int, int]:
@@ -119,15 +121,19 @@ def memory_use(device: torch.device) -> tuple[int, int, int]:
     return limit, torch.cuda.memory_reserved(device), torch.cuda.memory_allocated(device)
 
 
-def is_lost(device: torch.device) -> bool:
-    """Whether the process has lost a GPU: after a fault in a kernel every call fails."""
+def finish_work(device: torch.device) -> bool:
+    """Wait for what this thread has started on a device. Returns whether the device responds.
+
+    After a fault in a kernel every call fails, and the process has lost the GPU.
+    """
     if device.type != "cuda":
-        return False
-    try:
-        torch.cuda.synchronize(device)
-    except RuntimeError:
         return True
-    return False
+    try:
+        # Not the whole device: that would invalidate the graph that another thread captures.
+        torch.cuda.current_stream(device).synchronize()
+    except RuntimeError:
+        return False
+    return True
 
 
 class StepThrottle:

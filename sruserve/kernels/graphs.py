@@ -7,6 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from sruserve.kernels.captures import capture
 from sruserve.kernels.devices import CPU
 from sruserve.kernels.slots import DecodeInputs, Slots
 
@@ -47,20 +48,11 @@ class GraphRecorder:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._pool = torch.cuda.graph_pool_handle()
-        # torch's own capture stream is one for the whole process, on the device that came first.
-        self._stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._ended: torch.cuda.Event = torch.cuda.Event()  # type: ignore[no-untyped-call]
 
     def record(self, work: Callable[[], None]) -> Replay:
-        graph = torch.cuda.CUDAGraph()
         work()  # compiles the kernels, which a capture must not do
-        torch.cuda.synchronize(self._device)
-        # thread_local: other models' engines keep allocating while this one captures.
-        with torch.cuda.graph(
-            graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
-        ):
-            work()
-        return graph.replay
+        return capture(work, self._device, self._pool).replay
 
     def finish(self) -> None:
         self._ended.record()

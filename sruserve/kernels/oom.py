@@ -2,6 +2,8 @@
 
 import torch
 
+from sruserve.kernels.captures import no_capture
+
 # Messages for host memory, whose errors have no class of their own.
 _MESSAGES = ("not enough memory", "can't allocate memory", "out of memory")
 
@@ -16,4 +18,5 @@ def is_out_of_memory(error: BaseException) -> bool:
 def release_cached(device: torch.device) -> None:
     """Return the GPU memory that torch caches but does not use, so that it can be allocated."""
     if device.type == "cuda":
-        torch.cuda.empty_cache()
+        with no_capture():
+            torch.cuda.empty_cache()

@@ -5,6 +5,8 @@ from typing import Protocol
 
 import torch
 
+from sruserve.kernels.captures import new_stream
+
 
 class StreamEvent(Protocol):
     """The completion of work on a side stream. It keeps the work's tensors."""
@@ -48,7 +50,7 @@ class CudaSideStream:
     """
 
     def __init__(self, device: torch.device, priority: int = 0) -> None:
-        self._stream: torch.cuda.Stream = torch.cuda.Stream(device, priority=priority)  # type: ignore[no-untyped-call]
+        self._stream = new_stream(device, priority)
 
     def run(self, work: Callable[[], object]) -> StreamEvent:
         self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
@@ -56,11 +58,11 @@ class CudaSideStream:
         with torch.cuda.stream(self._stream):
             try:
                 work()
+                event: torch.cuda.Event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+                event.record(self._stream)
             except BaseException:
                 self._stream.synchronize()  # a part may have begun, and its memory is reused
                 raise
-            event: torch.cuda.Event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            event.record(self._stream)
         # Keep `work`: its tensors must not be reused before somebody waited for its end.
         return _CudaEvent(event, work)
 

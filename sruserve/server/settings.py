@@ -119,7 +119,7 @@ class Settings(BaseSettings):
         0,
         description="Most GPU memory of one worker, for all its models together; 0: 90 % of the "
         "memory that is free at startup, or with several workers an equal part of 90 % "
-        "of all.",
+        "of what their CUDA contexts leave.",
     )
     threads: NonNegativeInt = Field(
         0,

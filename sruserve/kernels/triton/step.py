@@ -269,6 +269,9 @@ def step_kernel(
         row_mask[:, None] & mask[None, :],
     )
     end = tl.load(target + row, row_mask, -1)
+    if VECTOR:
+        # Several warps hold each c: all must have read the states before one replaces them.
+        tl.debug_barrier()
     place = states + end[:, None] * state_width + column + channel[None, :]
     tl.store(place, c, (end >= 0)[:, None] & mask[None, :])
 

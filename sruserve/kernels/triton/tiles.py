@@ -76,6 +76,11 @@ LINEAR_VECTOR = tuple(LinearTile(n, 4, 2048, 1, 4, vector=True) for n in (1, 2, 
 STEP_VECTOR = tuple(LinearTile(n, 8, 512, 1, 4, vector=True) for n in (1, 2, 4, 8))
 SAMPLE_VOCABULARY = 4096  # the most tokens that one program can sort
 
+# The columns of all tiles but vector ones, or None for each its own. Sums are meant to be the same
+# for any columns; `python -m bench.gpu --groups bits` shows it on a device. Where it shows other
+# bits, set 32, the most that fits with four gates: long inputs are then slower.
+SHARED_COLUMNS: int | None = None
+
 _VECTOR_ROWS = 15  # rows up to which reading the weight bounds a step, even without tensor cores
 _LARGE_BATCH = 256  # rows from which arithmetic bounds a step
 _WIDE = 1024  # above so many outputs the wide tile fills a GPU even with a few thousand rows
@@ -84,10 +89,10 @@ _WIDE = 1024  # above so many outputs the wide tile fills a GPU even with a few 
 def linear_tile(outputs: int, dtype: torch.dtype, capability: tuple[int, int]) -> LinearTile:
     """Return the tile of a product for prefill, the same for any number of rows."""
     if dtype is torch.float32:
-        return LINEAR_FLOAT32
+        return with_shared_columns(LINEAR_FLOAT32)
     if capability[0] == 9:
-        return LINEAR_HOPPER_WIDE if outputs > _WIDE else LINEAR_HOPPER
-    return LINEAR_AMPERE_WIDE if outputs > _WIDE else LINEAR_AMPERE
+        return with_shared_columns(LINEAR_HOPPER_WIDE if outputs > _WIDE else LINEAR_HOPPER)
+    return with_shared_columns(LINEAR_AMPERE_WIDE if outputs > _WIDE else LINEAR_AMPERE)
 
 
 def decode_tile(
@@ -100,10 +105,10 @@ def decode_tile(
     if fast and rows <= _VECTOR_ROWS:
         return _vector(LINEAR_VECTOR, rows)
     if dtype is torch.float32:
-        return LINEAR_DECODE_FLOAT32
+        return with_shared_columns(LINEAR_DECODE_FLOAT32)
     if fast and rows >= _LARGE_BATCH:
-        return LINEAR_LARGE_BATCH
-    return LINEAR_DECODE if capability[0] == 9 else LINEAR_DECODE_AMPERE
+        return with_shared_columns(LINEAR_LARGE_BATCH)
+    return with_shared_columns(LINEAR_DECODE if capability[0] == 9 else LINEAR_DECODE_AMPERE)
 
 
 def step_tile(
@@ -113,11 +118,11 @@ def step_tile(
     if fast and rows <= _VECTOR_ROWS:
         return _vector(STEP_VECTOR, rows)
     if dtype is torch.float32:
-        return STEP_FLOAT32
+        return with_shared_columns(STEP_FLOAT32)
     hopper = capability[0] == 9
     if fast and rows >= _LARGE_BATCH:
-        return STEP_LARGE_BATCH if hopper else STEP_LARGE_BATCH_AMPERE
-    return STEP_HOPPER if hopper else STEP_AMPERE
+        return with_shared_columns(STEP_LARGE_BATCH if hopper else STEP_LARGE_BATCH_AMPERE)
+    return with_shared_columns(STEP_HOPPER if hopper else STEP_AMPERE)
 
 
 def loadable(tile: LinearTile, inputs: int, dtype: torch.dtype) -> LinearTile:
@@ -127,12 +132,19 @@ def loadable(tile: LinearTile, inputs: int, dtype: torch.dtype) -> LinearTile:
     """
     if tile.vector or inputs * dtype.itemsize % 16 == 0 or dtype is torch.float32:
         return tile
-    return replace(tile, rows=64, columns=min(tile.columns, 32), depth=32, warps=4)
+    return with_shared_columns(
+        replace(tile, rows=64, columns=min(tile.columns, 32), depth=32, warps=4)
+    )
 
 
 def sample_warps(vocabulary: int) -> int:
     """Return the number of warps of the sampler's program, for a vocabulary padded to a block."""
     return min(max(vocabulary // 128, 1), 16)
+
+
+def with_shared_columns(tile: LinearTile) -> LinearTile:
+    """Return the tile with `SHARED_COLUMNS`, if they are set."""
+    return tile if SHARED_COLUMNS is None else replace(tile, columns=SHARED_COLUMNS)
 
 
 def _vector(tiles: tuple[LinearTile, ...], rows: int) -> LinearTile:

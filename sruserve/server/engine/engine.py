@@ -11,7 +11,7 @@ from weakref import proxy
 
 import torch
 
-from sruserve.kernels.devices import is_lost, use_own_stream
+from sruserve.kernels.devices import finish_work, use_own_stream
 from sruserve.kernels.oom import is_out_of_memory, release_cached
 from sruserve.model.folder import Model
 from sruserve.server.engine.admission_queue import AdmissionQueue
@@ -267,6 +267,7 @@ class Engine:
         except faults() as error:
             _log.exception("%s failed to warm up", self.model.name)
             self._failure = error
+            finish_work(self.model.network.device)
             return
         finally:
             self._warm.set()
@@ -284,6 +285,8 @@ class Engine:
         self._admission_queue.close()
         self._end_all(Draining("the server is stopping; retry on another replica"))
         self._states.transfers.synchronize()
+        # The engine's memory was allocated on other streams, whose next work gets it.
+        finish_work(self.model.network.device)
         self._dispatcher.flush()
         self._metrics.ended()
 
@@ -422,7 +425,7 @@ class Engine:
             _log.warning("a step of %s ran out of memory: %s", self.model.name, error)
             return OutOfDeviceMemory()
         _log.error("a step of %s failed", self.model.name, exc_info=error)
-        if is_lost(self.model.network.device):
+        if not finish_work(self.model.network.device):
             raise _DeviceLost from error
         return EngineFailure("the model failed on this batch; see the server's log")
 

@@ -29,7 +29,9 @@ from sruserve.server.settings import Settings, SettingsError, variable_name
 
 log = logging.getLogger("sruserve.server")
 
-_SHARE_OF_FREE = 0.9  # the rest is for the driver, kernels and other processes
+_SHARE_OF_FREE = 0.9  # the rest is for other processes, and for what torch does not count
+# Of a process, outside torch's limit: CUDA's context, loaded kernels and captured graphs.
+_CONTEXT_BYTES = 768 << 20
 _ADVICE = (
     f"raise {variable_name('gpu_memory_bytes')} if the GPU has more, lower "
     f"{variable_name('state_pool_bytes')}, set {variable_name('dtype')} to bfloat16, or serve "
@@ -168,16 +170,23 @@ def worker_limit(requested: int, free: int, total: int, workers: int) -> int:
     """The bytes that one of `workers` may use of a GPU with `free` of its `total` bytes unused.
 
     requested: the operator's SRUSERVE_GPU_MEMORY_BYTES. 0: 90% of the free bytes; for several
-        workers, equal parts of 90% of the total, so that a restarted worker gets the same.
+        workers, equal parts of 90% of what the contexts of all of them leave of the total, so that
+        a restarted worker gets the same. The only worker's context is not free any more.
     Raises `SettingsError` if the workers together could use more than the total.
     """
     if not requested:
-        return int((free if workers == 1 else total) * _SHARE_OF_FREE) // workers
-    if requested * workers > total:
-        of = f" for each of {workers} workers" if workers > 1 else ""
+        left = free if workers == 1 else max(0, total - workers * _CONTEXT_BYTES)
+        return int(left * _SHARE_OF_FREE) // workers
+    if workers > 1 and (requested + _CONTEXT_BYTES) * workers > total:
         raise SettingsError(
-            f"{variable_name('gpu_memory_bytes')}={requested}{of} is more than the {total} bytes "
-            "of the GPU: lower it" + (f", or {variable_name('workers')}" if workers > 1 else "")
+            f"{variable_name('gpu_memory_bytes')}={requested} for each of {workers} workers, and "
+            f"{_CONTEXT_BYTES} for the CUDA context of each, is more than the {total} bytes of the "
+            f"GPU: lower it, or {variable_name('workers')}"
+        )
+    if requested > total:
+        raise SettingsError(
+            f"{variable_name('gpu_memory_bytes')}={requested} is more than the {total} bytes of "
+            "the GPU: lower it"
         )
     return requested
 

@@ -205,7 +205,7 @@ def _main(
     """Run the script with these checks and with stubs for everything else."""
     monkeypatch.setattr(gpu, "_interpreted", lambda: True)
     monkeypatch.setattr(sys, "argv", ["gpu", "--quick", *arguments])
-    monkeypatch.setattr(gpu, "_check", lambda _: (checks, broken))
+    monkeypatch.setattr(gpu, "_check", lambda *_: (checks, broken))
     monkeypatch.setattr(gpu, "measure_ceilings", lambda _: Ceilings(1.0, 1.0))
     return gpu.main()
 
@@ -228,6 +228,19 @@ def test_no_time_is_taken_of_what_is_wrong(
     out = capsys.readouterr().out
     assert "RED: " in out
     assert json.loads(out.splitlines()[-1])["failed"] == broken
+
+
+def test_what_is_wrong_is_told_and_timed_if_that_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(gpu, "PARTS", {"scan": lambda bench, _: bench.check("a figure", 1.0, "us")})
+    lines = tmp_path / "lines.jsonl"
+    wrong = Check("wrong", 3.0, "", Target(maximum=0))
+    asked = ("--time-anyway", "--lines", str(lines))
+    assert _main(monkeypatch, *asked, checks=[wrong], broken=[]) == 1
+    assert "RED: wrong: 3" in capsys.readouterr().out
+    written = [json.loads(line) for line in lines.read_text().splitlines()]
+    assert "a figure" in [each.get("what") for each in written]
 
 
 def test_only_checks_ends_in_a_json_line(
@@ -269,8 +282,7 @@ def test_a_kernel_that_breaks_makes_the_checks_red(
     def group(_: Bench) -> Tensor:
         raise ValueError("bad tile")
 
-    monkeypatch.setattr(gpu, "kernel_checks", group)
-    monkeypatch.setattr(gpu, "decode_checks", lambda _: iter([GREEN]))
-    checks, failed = gpu._check(bare)
+    monkeypatch.setattr(gpu, "GROUPS", {"kernels": group, "decode": lambda _: iter([GREEN])})
+    checks, failed = gpu._check(bare, ("kernels", "decode"))
     assert checks == [GREEN]
     assert failed == ["group: ValueError: bad tile"]

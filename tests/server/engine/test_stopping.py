@@ -2,19 +2,27 @@
 
 import asyncio
 import contextlib
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
+from sruserve.kernels import captures
+from sruserve.model.network import Network
 from sruserve.server.engine.config import EngineConfig
 from sruserve.server.engine.job import (
     JobKind,
     Sampling,
     SequenceInput,
 )
+from sruserve.server.engine.model_runner import ModelRunner
 from sruserve.server.errors import (
     Draining,
+    EngineFailure,
 )
+from tests.cuda_stand_in import GPU, StandInCuda
 from tests.server.engine.driver import Driver
 from tests.server.engine.long_text import TEXT
 from tests.support import random_model
@@ -73,3 +81,57 @@ def test_jobs_that_are_submitted_while_the_engine_stops_all_get_an_outcome(
                     await submission.results()
 
     asyncio.run(run())
+
+
+class OnGpu:
+    """A network that says it is on a GPU."""
+
+    device = GPU
+
+    def __init__(self, network: Any) -> None:
+        self._network = network
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._network, name)
+
+
+@pytest.fixture
+def launching(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Driver, StandInCuda]:
+    """An engine whose steps are launches on a GPU, not started."""
+    monkeypatch.setattr(captures, "_capture_streams", {})
+    cuda, driver = StandInCuda(monkeypatch), Driver(random_model(tmp_path / "lm"))
+    hidden = Network.hidden
+
+    def launch(*arguments: Any, **options: Any) -> torch.Tensor:
+        cuda.launch("a step")
+        return hidden(*arguments, **options)
+
+    monkeypatch.setattr(Network, "hidden", launch)
+    driver.engine.model = replace(driver.model, network=OnGpu(driver.model.network))
+    return driver, cuda
+
+
+def test_an_engine_ends_when_its_device_has_nothing_left_to_do(
+    launching: tuple[Driver, StandInCuda],
+) -> None:
+    driver, cuda = launching
+    with driver:
+        asyncio.run(driver.score("Hello"))
+        assert "a step" in cuda.running
+    assert driver.engine.ended
+    assert not cuda.running
+
+
+def test_so_does_an_engine_that_does_not_get_warm(
+    launching: tuple[Driver, StandInCuda], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver, cuda = launching
+
+    def fail(*_: Any) -> None:
+        cuda.launch("a capture's first run")
+        raise RuntimeError("out of registers")
+
+    monkeypatch.setattr(ModelRunner, "warm_up", fail)
+    with pytest.raises(EngineFailure, match="out of registers"), driver:
+        pytest.fail("it was started")
+    assert not cuda.running

@@ -38,15 +38,27 @@ GPU = torch.device("cuda", 0)
 
 def test_the_worker_may_use_what_was_asked_or_its_part_of_nine_tenths_of_what_is_free() -> None:
     assert worker_limit(0, free=1000, total=4000, workers=1) == 900
-    assert worker_limit(0, free=1000, total=4000, workers=4) == 900  # however much others hold
     assert worker_limit(700, free=500, total=4000, workers=1) == 700
-    assert worker_limit(1000, free=4000, total=4000, workers=4) == 1000
+    gib = 1 << 30
+    limit = worker_limit(0, free=1, total=16 * gib, workers=4)  # however much others hold
+    assert limit == worker_limit(0, free=9 * gib, total=16 * gib, workers=4) < 0.9 * 4 * gib
+    assert worker_limit(3 * gib, free=16 * gib, total=16 * gib, workers=4) == 3 * gib
+
+
+@pytest.mark.parametrize("workers", [2, 8, 15, 30])
+def test_workers_leave_room_for_the_cuda_context_of_each(workers: int) -> None:
+    total, context = 16 << 30, 600 << 20
+    limit = worker_limit(0, free=total, total=total, workers=workers)
+    assert workers * (limit + (context if limit else 0)) <= total
+    assert limit == 0 or worker_limit(limit, total, total, workers) == limit
+    with pytest.raises(SettingsError, match="for the CUDA context of each"):
+        worker_limit(total // workers, free=total, total=total, workers=workers)
 
 
 def test_workers_cannot_be_given_more_than_the_gpu_has() -> None:
     with pytest.raises(SettingsError) as caught:
-        worker_limit(1001, free=4000, total=4000, workers=4)
-    for part in ("SRUSERVE_GPU_MEMORY_BYTES=1001", "4 workers", "4000", "SRUSERVE_WORKERS"):
+        worker_limit(1000, free=4000, total=4000, workers=4)
+    for part in ("SRUSERVE_GPU_MEMORY_BYTES=1000", "4 workers", "4000", "SRUSERVE_WORKERS"):
         assert part in str(caught.value)
     with pytest.raises(SettingsError, match=r"lower it$"):
         worker_limit(4001, free=4000, total=4000, workers=1)

@@ -1,0 +1,191 @@
+"""The first hour on a borrowed GPU: five stages of ten minutes each, which write as they go.
+
+    python -m bench.gpu first-hour --stage 1 --results FOLDER
+
+1: the server's own checks, and equal bits. 2: the scan, layers and decoding, timed. 3: tests/gpu in
+many processes. 4: tiles, and a hundred thousand streams. 5: races and profiles, with NVIDIA's
+compute-sanitizer and ncu where they are installed. A stage needs no other one. Each step is a
+process of its own, whose end, red or not, lets the next one begin. FOLDER/stage-N.jsonl gets every
+result at once, and FOLDER/stage-N-STEP.log what a step prints. Compiled kernels are shared in
+FOLDER/triton-cache. To try a stage without a GPU: TRITON_INTERPRET=1 and --quick.
+"""
+
+import argparse
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from bench.report.machine import ROOT
+
+_BENCH = (sys.executable, "-m", "bench.gpu", "--time-anyway")
+_UNCHECKED = (*_BENCH, "--groups", "--parts")
+_STAGE_SECONDS = 570
+_MOST_PROCESSES = 15  # of tests, whose kernels take 40 to 60 minutes to compile in one
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A command of a stage. tools: programs or Python packages without which it is left out."""
+
+    name: str
+    command: tuple[str, ...]
+    tools: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Steps in their order, and what a person should look at afterwards."""
+
+    steps: tuple[Step, ...]
+    look_at: str
+
+
+def _checks(name: str, *options: str) -> Step:
+    return Step(name, (*_BENCH, "--only-checks", "--groups", *options))
+
+
+def _profile(kernel: str, part: str) -> Step:
+    limits = ("--launch-skip", "10", "--launch-count", "3", "--set", "full")
+    command = ("ncu", *limits, "--kernel-name", f"regex:{kernel}", *_UNCHECKED, part)
+    return Step(f"profile-{kernel}", command, ("ncu",))
+
+
+_TESTS = (
+    *(sys.executable, "-m", "pytest", "tests/gpu", "-p", "bench.gpu.pytest_lines", "-W", "default"),
+    *("-n", str(max(1, min(_MOST_PROCESSES, (os.cpu_count() or 2) - 1))), "-q"),
+)
+_RACECHECK = ("compute-sanitizer", "--tool", "racecheck", "--error-exitcode", "3")
+STAGES = {
+    1: Stage(
+        (
+            _checks("self", "self"),
+            _checks("bits", "bits"),
+            _checks("bits-of-shared-columns", "bits", "--shared-columns", "32"),
+            _checks("kernels", "kernels"),
+            _checks("decode", "decode"),
+        ),
+        "Is a tile of `bits` red and `bits-of-shared-columns` green? Set SHARED_COLUMNS = 32 in "
+        "sruserve/kernels/triton/tiles.py. Is a norm red? It needs a kernel of ours, one program "
+        "a row. Is all of `bits` green? The tiles of large batches can be the default.",
+    ),
+    2: Stage(
+        tuple(Step(part, (*_UNCHECKED, part)) for part in ("decode", "scan", "layers")),
+        "A kernel that does nothing, and the parts at S 1; chunks against one after another; our "
+        "products against cuBLAS. Compare each with bench/results/notes-gpu.md.",
+    ),
+    3: Stage(
+        (Step("tests", _TESTS, ("pytest", "xdist")),),
+        "The first failure of each file, in stage-3.jsonl. Run the stage again for what was cut "
+        "off: compiled kernels are kept.",
+    ),
+    4: Stage(
+        tuple(Step(part, (*_UNCHECKED, part)) for part in ("tiles", "states")),
+        "The best tile of each table against the shipped one, tiles with other bits, and memory "
+        "that grows.",
+    ),
+    5: Stage(
+        (
+            Step(
+                "races",
+                (*_RACECHECK, *_BENCH, "--only-checks", "--quick", "--groups", "decode"),
+                ("compute-sanitizer",),
+            ),
+            _profile("scan_kernel", "scan"),
+            _profile("step_kernel", "decode"),
+            _profile("linear_kernel", "layers"),
+            Step("peer", (*_UNCHECKED, "peer")),
+        ),
+        "Hazards in stage-5-races.log; in the profiles the share of peak bandwidth, stalls and "
+        "bank conflicts.",
+    ),
+}
+
+
+def first_hour(arguments: Sequence[str]) -> int:
+    """Run one stage; returns 1 if anything was red, left out or cut off."""
+    parser = argparse.ArgumentParser(
+        "python -m bench.gpu first-hour",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--stage", type=int, choices=STAGES, required=True)
+    parser.add_argument("--results", type=Path, required=True, help="folder for all that it finds")
+    parser.add_argument("--quick", action="store_true", help="tiny shapes, to try it")
+    parser.add_argument(
+        "--budget-s", type=float, default=_STAGE_SECONDS, help="default: %(default)s"
+    )
+    args = parser.parse_args(arguments)
+    folder = args.results.absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    lines, end = folder / f"stage-{args.stage}.jsonl", monotonic() + args.budget_s
+    outcomes = []
+    for step in STAGES[args.stage].steps:
+        outcome = _missing(step) or _run(step, args, folder, lines, end - monotonic())
+        outcomes.append(outcome)
+        _append(lines, {"step": step.name, "outcome": outcome})
+        print(f"{step.name}: {outcome}", flush=True)
+    for red in _red(lines):
+        print(f"RED: {red}")
+    print(f"All results: {lines}\nLook at: {STAGES[args.stage].look_at}", flush=True)
+    return int(any(outcome != "green" for outcome in outcomes))
+
+
+def _missing(step: Step) -> str:
+    for tool in step.tools:
+        if shutil.which(tool) is None and importlib.util.find_spec(tool) is None:
+            return f"left out, because {tool} is not on this machine"
+    return ""
+
+
+def _run(step: Step, args: argparse.Namespace, folder: Path, lines: Path, seconds: float) -> str:
+    """Run a step for at most so many seconds; returns what became of it."""
+    if seconds <= 0:
+        return "left out, because the time of the stage is over"
+    command = list(step.command)
+    if "bench.gpu" in command:
+        command += ["--lines", str(lines), "--results", str(folder)]
+        command += ["--quick"] * (args.quick and "--quick" not in command)
+    environment = {
+        **os.environ,
+        "TRITON_CACHE_DIR": str(folder / "triton-cache"),
+        "BENCH_GPU_LINES": str(lines),
+    }
+    with (folder / f"stage-{args.stage}-{step.name}.log").open("w") as log:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True
+        )
+        try:
+            code = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return f"cut off after {seconds:.0f} s; what it wrote before is kept"
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    return "green" if code == 0 else f"red: exit code {code}"
+
+
+def _append(lines: Path, finding: dict[str, Any]) -> None:
+    with lines.open("a") as file:
+        file.write(json.dumps(finding) + "\n")
+
+
+def _red(lines: Path) -> Iterator[str]:
+    """What was not as it should be, in the words of the lines."""
+    for line in lines.read_text().splitlines():
+        finding = json.loads(line)
+        if finding.get("met") is False:
+            yield f"{finding['what']}: {finding['value']:g} {finding['unit']}"
+        elif "broke" in finding:
+            yield finding["broke"]
+        elif finding.get("test") and finding["outcome"] == "failed":
+            yield finding["test"]

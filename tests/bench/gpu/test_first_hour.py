@@ -1,0 +1,89 @@
+"""The stages of the first hour on a GPU: a step that is red, cut off or missing ends no stage."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bench.gpu import __main__ as gpu
+from bench.gpu import first_hour as module
+from bench.gpu.first_hour import STAGES, Stage, Step, first_hour
+from sruserve.kernels.triton import tiles
+
+WRITES = (
+    "import json, os; print('said'); "
+    "open(os.environ['BENCH_GPU_LINES'], 'a').write(json.dumps(dict(what='bits', value=3, unit='', "
+    "met=False)) + chr(10)); "
+)
+
+
+def python(name: str, code: str, *tools: str) -> Step:
+    return Step(name, (sys.executable, "-c", code), tools)
+
+
+def run(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, *steps: Step, budget_s: str = "300"
+) -> tuple[int, list[dict[str, Any]]]:
+    monkeypatch.setitem(module.STAGES, 1, Stage(steps, "the bits"))
+    code = first_hour(["--stage", "1", "--results", str(folder), "--budget-s", budget_s])
+    lines = (folder / "stage-1.jsonl").read_text().splitlines()
+    return code, [json.loads(line) for line in lines]
+
+
+def test_a_red_step_is_told_and_the_next_one_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, lines = run(
+        monkeypatch, tmp_path, python("red", WRITES + "raise SystemExit(1)"), python("next", WRITES)
+    )
+    assert code == 1
+    outcomes = {each["step"]: each["outcome"] for each in lines if "step" in each}
+    assert outcomes == {"red": "red: exit code 1", "next": "green"}
+    assert (tmp_path / "stage-1-red.log").read_text() == "said\n"
+    out = capsys.readouterr().out
+    assert "RED: bits: 3" in out
+    assert "Look at: the bits" in out
+
+
+def test_a_step_that_takes_too_long_is_cut_off_and_later_ones_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endless = python("endless", WRITES + "import time; time.sleep(600)")
+    code, lines = run(monkeypatch, tmp_path, endless, python("late", WRITES), budget_s="5")
+    assert code == 1
+    assert "cut off" in lines[-2]["outcome"]
+    assert "time of the stage is over" in lines[-1]["outcome"]
+
+
+def test_a_step_whose_tool_is_missing_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, lines = run(monkeypatch, tmp_path, python("profile", WRITES, "no-such-profiler"))
+    assert code == 1
+    assert "no-such-profiler is not on this machine" in lines[-1]["outcome"]
+
+
+def test_all_green_is_green(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run(monkeypatch, tmp_path, python("good", "print()"))[0] == 0
+
+
+def test_the_stages_run_every_check_and_every_part_once_at_least() -> None:
+    words = {word for stage in STAGES.values() for step in stage.steps for word in step.command}
+    assert set(gpu.GROUPS) | set(gpu.PARTS) <= words
+
+
+@pytest.mark.parametrize("capability", [(8, 0), (9, 0), (10, 0)])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bfloat16", "float32"])
+def test_shared_columns_are_those_of_every_tile_that_needs_the_bits_of_others(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], dtype: torch.dtype
+) -> None:
+    monkeypatch.setattr(tiles, "SHARED_COLUMNS", 32)
+    chosen = [tiles.linear_tile(outputs, dtype, capability) for outputs in (96, 6144)]
+    chosen += [tiles.decode_tile(1, dtype, capability), tiles.step_tile(1, dtype, capability)]
+    chosen += [tiles.loadable(tile, 203, dtype) for tile in chosen]
+    assert {tile.columns for tile in chosen} == {32}
+    vector = tiles.step_tile(1, dtype, capability, fast=True)
+    assert vector.columns == tiles.STEP_VECTOR[0].columns

@@ -1,0 +1,35 @@
+"""The kit for a GPU machine: its script needs a Python with torch, and nothing from a network."""
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from bench.gpu.kit import pack_sources, write_start
+from bench.report.machine import ROOT
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="the kit packs a checkout")
+def test_the_kit_unpacks_itself_once_and_runs_a_stage_of_its_own_sources(tmp_path: Path) -> None:
+    kit = tmp_path / "a kit"
+    (kit / "wheels").mkdir(parents=True)
+    with zipfile.ZipFile(kit / "wheels" / "unpacked-1-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("packed_in_a_wheel.py", "")
+    pack_sources(kit / "sources.tar.gz")
+    write_start(kit / "first-hour.sh")
+    environment = {**os.environ, "PYTHON": sys.executable}
+    command = ["sh", str(kit / "first-hour.sh"), "--help"]
+    for _ in range(2):
+        done = subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert "--stage" in done.stdout
+        shutil.rmtree(kit / "wheels", ignore_errors=True)  # the second time it is not looked at
+    unpacked = kit / "unpacked"
+    for path in ("site/packed_in_a_wheel.py", "tests/gpu/conftest.py", "sruserve/__init__.py"):
+        assert (unpacked / path).exists(), path
+    kernels = "sruserve/kernels/cpu/_kernel*.so"
+    assert len(list(unpacked.glob(kernels))) == len(list(ROOT.glob(kernels)))
