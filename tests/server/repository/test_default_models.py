@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -27,10 +28,10 @@ def client(serve: Serve) -> Iterator[httpx.Client]:
         yield client
 
 
-def replied(client: httpx.Client, path: str, **body: object) -> dict[str, object]:
+def replied(client: httpx.Client, path: str, **body: object) -> dict[str, Any]:
     reply = client.post(path, json=body)
     assert reply.is_success, reply.text
-    fields: dict[str, object] = reply.json()
+    fields: dict[str, Any] = reply.json()
     return fields
 
 
@@ -83,11 +84,11 @@ def test_defaults_of_two_tasks_do_not_decide_for_a_socket_or_a_stream(client: ht
 
 
 def test_a_state_belongs_to_its_own_model(client: httpx.Client) -> None:
-    def completed(**body: object) -> dict[str, object]:
+    def completed(**body: object) -> dict[str, Any]:
         fields = replied(client, COMPLETE, max_tokens=4, seed=1, return_state=True, **body)
         assert fields["model"] == "characters"
-        (choice,) = fields["choices"]  # type: ignore[misc]
-        return dict(choice)  # type: ignore[call-overload]
+        choice: dict[str, Any] = fields["choices"][0]
+        return choice
 
     first = completed(model="characters", prompt="who")
     unnamed = completed(prompt="", state=first["state"])
@@ -96,7 +97,7 @@ def test_a_state_belongs_to_its_own_model(client: httpx.Client) -> None:
 
 
 def test_a_state_of_another_task_is_refused_by_the_default_model(client: httpx.Client) -> None:
-    state = replied(client, CLASSIFY, input="who", more=True)["results"][0]["state"]  # type: ignore[index]
+    state = replied(client, CLASSIFY, input="who", more=True)["results"][0]["state"]
     reply = client.post(COMPLETE, json={"prompt": "", "state": state})
     refusal(reply, 422, "state_wrong_model", "state")
     refusal(client.post(CLASSIFY, json={"input": "", "state": "x"}), 422, "state_tampered", "state")
