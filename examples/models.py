@@ -1,4 +1,4 @@
-"""The two bundled models in the reference library's terms, and how they are measured.
+"""The bundled models in the reference library's terms, and how they are measured.
 
 Their parameters have the names of the library's own example scripts, so that `sruserve import`
 knows them.
@@ -6,12 +6,14 @@ knows them.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import sru
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
+
+from examples.crf import CRF
 
 Question = tuple[Tensor, int]
 
@@ -88,6 +90,35 @@ class Classifier(nn.Module):
         h, _ = self.encoder(self.drop(self.emb_layer(ids)))
         logits: Tensor = self.out(self.drop(h))
         return logits
+
+
+class Tagger(nn.Module):
+    """Label every byte: embedding, SRU, linear output, CRF.
+
+    labels: in BIO.
+    """
+
+    options: ClassVar[dict[str, Any]] = {
+        "input_size": 32, "hidden_size": 128, "num_layers": 3, "layer_norm": True,
+    }  # fmt: skip
+
+    def __init__(self, labels: list[str], dropout: float = 0.0) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(256, self.options["input_size"])
+        self.encoder = sru.SRU(**self.options, dropout=dropout)
+        self.out = nn.Linear(self.options["hidden_size"], len(labels))
+        self.drop = nn.Dropout(dropout)
+        self.crf = CRF(labels)
+
+    def scores(self, ids: Tensor) -> Tensor:
+        """Take `ids` (steps, batch); return the scores (steps, batch, labels)."""
+        h, _ = self.encoder(self.embedding(ids))
+        scores: Tensor = self.out(self.drop(h))
+        return scores
+
+    def forward(self, ids: Tensor) -> list[list[int]]:
+        """Take `ids` (steps, batch); return the best labels of each sequence."""
+        return self.crf.decode(self.scores(ids))
 
 
 def read_questions(path: Path, tokenizer: Tokenizer) -> list[Question]:

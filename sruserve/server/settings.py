@@ -21,6 +21,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from sruserve.model.machine import usable_cores
 from sruserve.model.names import DType
+from sruserve.model.versions import VERSION_MARK
 from sruserve.server.auth import STREAM_BYTES
 from sruserve.server.field_bounds import allowed_setting
 from sruserve.server.key_entries import KeyEntry, read_keys
@@ -71,6 +72,12 @@ class Settings(BaseSettings):
         (),
         description="Model folders to serve, as a JSON list; overrides `SRUSERVE_MODELS`. The "
         "arguments of `sruserve serve` set it.",
+    )
+    default_models: str = Field(
+        "question-type,shakespeare",
+        description="Models that answer requests without `model` where several models do the task: "
+        "names, separated by commas, at most one for each task. Names that are not served change "
+        "nothing.",
     )
     model_control: bool = Field(
         False,
@@ -325,6 +332,17 @@ class Settings(BaseSettings):
     def _off_is_none(cls, value: Any) -> Any:
         return None if value == "off" else value
 
+    @field_validator("default_models")
+    @classmethod
+    def _defaults_are_names(cls, value: str) -> str:
+        for name in read_names(value):
+            if VERSION_MARK in name:
+                raise ValueError(
+                    f"should be names of models without a version: leave out "
+                    f"{VERSION_MARK}{name.partition(VERSION_MARK)[2][:_MAX_SHOWN]}"
+                )
+        return value
+
     @field_validator("state_keys")
     @classmethod
     def _keys_are_keys(cls, value: SecretStr | None) -> SecretStr | None:
@@ -412,6 +430,11 @@ class Settings(BaseSettings):
 def worker_threads(settings: Settings) -> int:
     """The CPU threads of each worker for the steps of its models."""
     return settings.threads or max(1, usable_cores() // settings.workers)
+
+
+def read_names(listed: str) -> tuple[str, ...]:
+    """The names in a list with commas between them, each once."""
+    return tuple(dict.fromkeys(name for each in listed.split(",") if (name := each.strip())))
 
 
 def dtypes_by_model(settings: Settings, models: Iterable[str]) -> dict[str, DType | None]:

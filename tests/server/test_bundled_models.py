@@ -5,6 +5,7 @@ weights, one sequence at a time and without padding.
 """
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,15 @@ import httpx
 import pytest
 
 from tests.server.processes import serving
+from tests.server.websocket.sockets import SECONDS, open_socket
 
 DATA = Path(__file__).parent.parent / "data"
 QUESTIONS = [line.split(" ", 1) for line in (DATA / "trec.test").read_text().splitlines()]
 LABELS = ("description", "entity", "abbreviation", "human", "location", "number")
+SENTENCES = [line.split(" ", 1) for line in (DATA / "sst.test").read_text().splitlines()]
+MARK = re.compile(r"\[([^]]+)\]\((\w+)\)")
+MARKED = (DATA / "entities.txt").read_text().splitlines()
+MOST_INPUTS = 1024  # in a request
 
 
 @pytest.fixture(scope="module")
@@ -31,19 +37,104 @@ def reference(model: str) -> dict[str, Any]:
     return figures
 
 
-def labels(client: httpx.Client, questions: list[str]) -> list[str]:
-    reply = client.post("/v1/classify", json={"model": "question-type", "input": questions})
-    return [result["label"] for result in reply.json()["results"]]
+def labels(client: httpx.Client, model: str, texts: list[str]) -> list[str]:
+    found = list[str]()
+    for first in range(0, len(texts), MOST_INPUTS):
+        body = {"model": model, "input": texts[first : first + MOST_INPUTS]}
+        reply = client.post("/v1/classify", json=body)
+        found += [result["label"] for result in reply.json()["results"]]
+    return found
+
+
+def tagged(client: httpx.Client, **body: Any) -> dict[str, Any]:
+    reply = client.post("/v1/tag", json={"model": "entities"} | body)
+    assert reply.status_code == 200, reply.text
+    result: dict[str, Any] = reply.json()["results"][0]
+    return result
+
+
+def spans(result: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(span["text"], span["label"]) for span in result["spans"]]
 
 
 def test_the_classifier_gets_as_many_questions_right_as_in_the_library(
     client: httpx.Client,
 ) -> None:
-    predicted = labels(client, [text for _, text in QUESTIONS])
+    predicted = labels(client, "question-type", [text for _, text in QUESTIONS])
     right = sum(label == LABELS[int(y)] for label, (y, _) in zip(predicted, QUESTIONS, strict=True))
     assert len(predicted) == 500
     assert right == reference("question-type")["correct"]
     assert right / len(predicted) >= 0.87
+
+
+def test_the_sentiment_of_as_many_sentences_is_right_as_in_the_library(
+    client: httpx.Client,
+) -> None:
+    predicted = labels(client, "sentiment", [text for _, text in SENTENCES])
+    names = ("negative", "positive")
+    right = sum(label == names[int(y)] for label, (y, _) in zip(predicted, SENTENCES, strict=True))
+    assert len(predicted) == 1821
+    assert right == reference("sentiment")["correct"]
+    assert right / len(predicted) >= 0.8
+
+
+def test_as_many_spans_are_found_as_in_the_library(client: httpx.Client) -> None:
+    body = {"model": "entities", "input": [MARK.sub(r"\1", line) for line in MARKED]}
+    results = client.post("/v1/tag", json=body).json()["results"]
+    found, wanted = map(spans, results), map(MARK.findall, MARKED)
+    pairs = [(set(ours), set(theirs)) for ours, theirs in zip(found, wanted, strict=True)]
+    right = sum(len(ours & theirs) for ours, theirs in pairs)
+    marked, wanted_count = (sum(map(len, side)) for side in zip(*pairs, strict=True))
+    expected = reference("entities")
+    assert len(results) == expected["texts"]
+    assert (right, marked, wanted_count) == (
+        expected["right"], expected["marked"], expected["wanted"],
+    )  # fmt: skip
+    assert 2 * right / (marked + wanted_count) >= 0.9
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("See you in Lisbon on 12 March.", [("Lisbon", "place"), ("12 March", "date")]),
+        ("It costs $3.50 until noon.", [("$3.50", "money"), ("noon", "time")]),
+        ("Write to ada@example.org.", [("ada@example.org", "email")]),
+        ("Call +44 20 7946 0321 now.", [("+44 20 7946 0321", "phone")]),
+        ("Ada Lovelace lived in London.", [("London", "place")]),
+        ("We may meet 12 people in room 404.", []),
+    ],
+    ids=["place-date", "money-time", "email", "phone", "name", "nothing"],
+)
+def test_the_tagger_marks_what_it_promises(
+    client: httpx.Client, text: str, expected: list[tuple[str, str]]
+) -> None:
+    assert spans(tagged(client, input=text)) == expected
+
+
+@pytest.mark.parametrize("size", [1, 7])
+def test_chunks_have_the_labels_of_the_whole_text(client: httpx.Client, size: int) -> None:
+    text = "Zo\u00eb paid \u20ac80 in Z\u00fcrich on 12 March at half past nine, zoe@example.org."
+    state, labelled = None, list[tuple[str, float]]()
+    for first in range(0, len(text), size):
+        more = first + size < len(text)
+        chunk = text[first : first + size]
+        result = tagged(client, input=chunk, state=state, more=more)
+        labelled += [(token["label"], token["score"]) for token in result["tokens"]]
+        state = result["state"]
+    whole = tagged(client, input=text)
+    assert labelled == [(token["label"], token["score"]) for token in whole["tokens"]]
+    assert len(whole["spans"]) == 5
+
+
+def test_a_request_that_names_no_model_gets_the_classifier_of_questions(
+    client: httpx.Client,
+) -> None:
+    reply = client.post("/v1/classify", json={"input": "Who wrote Hamlet?"}).json()
+    assert (reply["model"], reply["results"][0]["label"]) == ("question-type", "human")
+    with open_socket(client) as socket:
+        socket.send(json.dumps({"input": "Who wrote Hamlet?"}))
+        message = json.loads(socket.recv(SECONDS))["error"]["message"]
+    assert "choose among entities, question-type, sentiment, shakespeare" in message
 
 
 def test_the_language_model_predicts_the_last_tenth_as_well_as_in_the_library(

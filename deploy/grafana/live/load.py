@@ -1,4 +1,4 @@
-"""Traffic of every kind that the dashboards show, for the bundled models."""
+"""Traffic of every kind that the dashboards show, for two of the bundled models."""
 
 import json
 import threading

@@ -11,6 +11,10 @@ from pathlib import Path
 
 import httpx
 
+from deploy.grafana.live.load import CLASSIFIER, WRITER
+from sruserve.server.repository.discovery import BUNDLED
+
+_MODELS = (BUNDLED / CLASSIFIER, BUNDLED / WRITER)
 _SETTINGS = {
     "SRUSERVE_THREADS": "1",
     "SRUSERVE_PORT": "0",
@@ -26,7 +30,7 @@ _SETTINGS = {
 
 @contextmanager
 def serving(redis_port: int | None = None) -> Iterator[str]:
-    """The address of a server with the bundled models that is ready.
+    """The address of a server with two of the bundled models that is ready.
 
     redis_port: of the store of its streams, which two workers share; None: one worker has them.
     """
@@ -35,7 +39,7 @@ def serving(redis_port: int | None = None) -> Iterator[str]:
         settings["SRUSERVE_STORE"] = f"redis://127.0.0.1:{redis_port}"
         settings["SRUSERVE_WORKERS"] = "2"
     process = subprocess.Popen(
-        [sys.executable, "-m", "sruserve", "serve"],
+        [sys.executable, "-m", "sruserve", "serve", *map(str, _MODELS)],
         env=os.environ | settings,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -1,15 +1,16 @@
 """The catalogue of served models, and the choice of a version for each request."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from sruserve.model.versions import VERSION_MARK
 from sruserve.server.errors import (
-    InvalidRequest,
     ModelNotFound,
     StateTampered,
     StateWrongModel,
     WrongTask,
 )
+from sruserve.server.repository.default_models import DefaultModels, in_words
 from sruserve.server.repository.served_model import ServedModel, versioned
 from sruserve.server.repository.versions import Versions
 from sruserve.server.state.token import claimed_binding
@@ -20,9 +21,12 @@ class Catalogue(Mapping[str, ServedModel]):
 
     A name stands for one version of its model; `NAME@VERSION` is the id of a certain one. Iteration
     and length are those of the names.
+
+    defaults: the names of `SRUSERVE_DEFAULT_MODELS`, which requests without one get.
     """
 
-    def __init__(self, served: Iterable[ServedModel] = ()) -> None:
+    def __init__(self, served: Iterable[ServedModel] = (), defaults: Sequence[str] = ()) -> None:
+        self._defaults = DefaultModels(defaults)
         self._models: dict[str, Versions] = {}
         self._by_id: dict[str, ServedModel] = {}
         for model in served:
@@ -114,12 +118,18 @@ class Catalogue(Mapping[str, ServedModel]):
     ) -> ServedModel:
         """The version for a request of the tasks: of the named model, or of the only one.
 
+        If several models do the tasks and none is named, a state chooses the model that it belongs
+        to, and other requests get the default one.
+
         state: of the request; it goes to its own weights, and takes no turn of a split.
         Raises if there is none, and `StateWrongModel` for states of several versions.
         """
-        served = self._by_id.get(name) if name is not None else None
-        if served is None or served.model.config.task not in tasks:
-            served = self._only(name, *tasks)
+        if name is None:
+            served = self._unnamed(tasks, state)
+        else:
+            served = self[name]
+            if served.model.config.task not in tasks:
+                raise self._wrong_task(name, tasks)
         if state is not None:
             return self.of_states(served, name, state)
         versions = self._models.get(served.name if name is None else name)
@@ -127,24 +137,27 @@ class Catalogue(Mapping[str, ServedModel]):
             return served
         return versions.split.next()
 
-    def _only(self, name: str | None, *tasks: str) -> ServedModel:
-        needed = " or ".join(f"'{task}'" for task in tasks)
+    def check_defaults(self) -> None:
+        """Raise `SettingsError` if two default models do the same task."""
+        self._defaults.check({name: served.model.config.task for name, served in self.items()})
+
+    def _unnamed(self, tasks: Sequence[str], state: str | list[str | None] | None) -> ServedModel:
+        """The model for a request that names none."""
         fitting = self.fitting(*tasks)
-        if name is not None:
-            raise WrongTask(
-                f"{name} is a model for '{self[name].model.config.task}' and this route needs one "
-                f"for {needed}; served here: {', '.join(fitting) or 'none'}",
-                param="model",
-            )
-        if not fitting:
-            raise InvalidRequest(f"none of the served models is for {needed}", param="model")
-        if len(fitting) > 1:
-            raise InvalidRequest(
-                f"'model' is missing, and {len(fitting)} of the served models are for {needed}: "
-                f"choose among {', '.join(fitting)}",
-                param="model",
-            )
-        return self._by_id[fitting[0]]
+        if state is not None and len(fitting) > 1:
+            token = state if isinstance(state, str) else next(filter(None, state), None)
+            with suppress(StateTampered, StateWrongModel):
+                owner = None if token is None else self.of_state(token)
+                if owner is not None and owner.name in fitting:
+                    return owner
+        return self._by_id[self._defaults.choose(fitting, in_words(tasks))]
+
+    def _wrong_task(self, name: str, tasks: Sequence[str]) -> WrongTask:
+        return WrongTask(
+            f"{name} is a model for '{self[name].model.config.task}' and this route needs one "
+            f"for {in_words(tasks)}; served here: {', '.join(self.fitting(*tasks)) or 'none'}",
+            param="model",
+        )
 
     def of_states(
         self, served: ServedModel, named: str | None, state: str | list[str | None]

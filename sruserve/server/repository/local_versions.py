@@ -17,7 +17,7 @@ from sruserve.server.repository.plan import Plan, pair_of, wanted
 from sruserve.server.repository.retirement import Retirement, stop_engine
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.repository.versions import Versions
-from sruserve.server.settings import Settings
+from sruserve.server.settings import Settings, read_names
 
 log = logging.getLogger("sruserve.server")
 
@@ -40,7 +40,7 @@ class LocalVersions:
     """
 
     def __init__(self, settings: Settings, clock: Callable[[], float]) -> None:
-        self.catalogue = Catalogue()
+        self.catalogue = Catalogue(defaults=read_names(settings.default_models))
         self.unloaded: dict[str, tuple[str, str]] = {}
         self.loader: Loader | None = None
         self._settings, self._clock = settings, clock

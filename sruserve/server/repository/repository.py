@@ -87,7 +87,10 @@ class Repository:
         return tuple(self._loadable().values()) if self.joins else find_models(self._settings)
 
     async def open(self, loader: Loader, folders: Sequence[Path]) -> None:
-        """Serve the newest versions in each of the folders, as the other workers do."""
+        """Serve the newest versions in each of the folders, as the other workers do.
+
+        Raises `ModelError`, or `SettingsError` such as for two default models of a task.
+        """
         self._local.loader = loader
         limit = self._settings.model_versions
 
@@ -98,7 +101,10 @@ class Repository:
             by_name = {folder.name: folder for folder in folders}
             if len(plans) > len(by_name) or plans.keys() - by_name.keys():  # loaded meanwhile
                 by_name = await run_in_thread("load", self._loadable)
-            await Opening(self._settings, self._local, by_name, self.joins).load(plans)
+            joins = self.joins
+            await Opening(self._settings, self._local, by_name, joins).load(plans)
+            if not joins:  # a load has changed what is served, and ends no worker
+                self.catalogue.check_defaults()
         self._tasks = [asyncio.create_task(work) for work in (self._end_forever(), self._follow())]
 
     async def load(self, name: str) -> None:

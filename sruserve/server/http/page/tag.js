@@ -10,20 +10,27 @@ const COLOURS = 6;
 export function startTag(api, models) {
   const output = byId("tag-output");
   let timer = null;
+  let shown = { model: null, text: "", spans: [] };
 
   async function ask(model, input, before, more) {
     const body = { model, input, state: before.state, more };
     const { results } = await api.post("/v1/tag", body);
-    const spans = joined(before.spans, results[0].spans, before.length);
-    return { state: results[0].state, spans, length: before.length + Array.from(input).length };
+    const { spans, tokens, state } = results[0];
+    return {
+      state,
+      spans: joined(before.spans, spans, before.length),
+      // the end of the text whose labels are final; a CRF decides some later
+      decided: tokens.length ? before.length + tokens.at(-1).end : before.decided,
+      length: before.length + Array.from(input).length,
+    };
   }
 
   const typing = new Typing("tag", models, {
-    first: { spans: [], length: 0 },
+    first: { spans: [], decided: 0, length: 0 },
     read: (model, chunk, before) => ask(model, chunk, before, true),
     show: (entry, model) => {
       clearTimeout(timer);
-      draw(entry.text, entry.final ?? entry.spans);
+      draw(model, entry.text, entry.final ?? [...entry.spans, ...expected(model, entry)]);
       if (entry.text.trim() && !entry.final) {
         timer = setTimeout(() => finish(entry, model), PAUSE_MS);
       }
@@ -34,7 +41,7 @@ export function startTag(api, models) {
     try {
       entry.final = (await ask(model, "", entry, false)).spans;
       if (typing.field.value === entry.text && typing.model === model)
-        draw(entry.text, entry.final);
+        draw(model, entry.text, entry.final);
     } catch (error) {
       say(typing.problem, error.message);
     }
@@ -46,7 +53,18 @@ export function startTag(api, models) {
     return labels.indexOf(label) % COLOURS;
   }
 
-  function draw(text, spans) {
+  // Spans that were seen already, where the text is the same and the labels are still open.
+  function expected(model, { text, decided }) {
+    if (model !== shown.model) return [];
+    const same = (end) => {
+      const beginning = Array.from(shown.text).slice(0, end).join("");
+      return text.startsWith(beginning);
+    };
+    return shown.spans.filter(({ start, end }) => start >= decided && same(end));
+  }
+
+  function draw(model, text, spans) {
+    shown = { model, text, spans };
     const characters = Array.from(text);
     const parts = [];
     let end = 0;

@@ -29,15 +29,19 @@ export class Typing {
     this.#begin();
     this.picker.addEventListener("change", () => {
       this.#begin();
+      this.#showExamples();
       this.follow();
     });
     this.field.addEventListener("input", () => {
       this.#stopTyping();
       this.follow();
     });
-    for (const button of byId(`${panel}-examples`).querySelectorAll("button")) {
+    this.examples = [...byId(`${panel}-examples`).querySelectorAll("button")];
+    for (const button of this.examples) {
       button.addEventListener("click", () => this.type(button.textContent));
     }
+    this.models = models;
+    this.#showExamples();
   }
 
   /** The id of the chosen model. */
@@ -80,6 +84,14 @@ export class Typing {
       },
     );
     this.prefixes = prefixes;
+  }
+
+  /** Show the examples for the labels of the chosen model, or all if there are none. */
+  #showExamples() {
+    const { labels } = this.models.find(({ id }) => id === this.model);
+    const fits = ({ dataset: { label } }) => label === undefined || labels?.includes(label);
+    const fit = this.examples.some(({ dataset }) => labels?.includes(dataset.label));
+    for (const button of this.examples) button.hidden = fit && !fits(button);
   }
 
   #stopTyping() {

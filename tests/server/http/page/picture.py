@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 from sruserve.server.http import index
 from tests.browser import opened
-from tests.server.http.page.conftest import MODELS, Visitor
+from tests.server.http.page.conftest import Visitor
 from tests.server.http.page.test_generating import go_back, wait_idle, write
 from tests.server.processes import serving
 
@@ -58,9 +58,9 @@ def _take(visitor: Visitor, name: str, height: int) -> None:
 
 
 def main() -> None:
-    """Take both pictures."""
+    """Take all pictures, on a server of the bundled models."""
     with (
-        serving(*MODELS, grpc_port="off", log_format="text") as (client, _),
+        serving(grpc_port="off", log_format="text") as (client, _),
         TemporaryDirectory() as profile,
         opened("about:blank", Path(profile)) as page,
     ):
@@ -70,7 +70,12 @@ def main() -> None:
         visitor.click("#classify-examples button")
         visitor.wait("document.querySelector('#classify-summary').textContent.includes('number')")
         visitor.wait("requests.at(-1).body.input === '' && requests.at(-1).reply")
-        _take(visitor, "page-classify.png", 800)
+        _take(visitor, "page-classify.png", 890)
+        visitor.open("#tag")
+        visitor.click("#tag-examples button", "Write to")
+        visitor.wait("document.querySelectorAll('#tag-output mark').length === 3")
+        visitor.wait("requests.at(-1).body.input === '' && requests.at(-1).reply")
+        _take(visitor, "page-tag.png", 790)
         features = [{"name": "prefers-color-scheme", "value": "dark"}]
         page.call("Emulation.setEmulatedMedia", features=features)
         visitor.open()
