@@ -254,7 +254,7 @@ def test_series_are_made_ahead_for_what_can_happen_alone(client: httpx.Client) -
 
 def test_what_alerts_watch_for_is_exported_before_it_happens(client: httpx.Client) -> None:
     samples = set(client.get("/metrics").text.splitlines())
-    for code in ("out_of_memory", "engine_failure", "store_unavailable"):
+    for code in ("out_of_memory", "engine_failure", "store_unavailable", "draining"):
         assert f'sru_refusals_total{{model="question",reason="{code}"}} 0.0' in samples
     for code in ("state_unknown_key", "state_wrong_model"):
         assert f'sru_state_rejected_total{{model="question",reason="{code}"}} 0.0' in samples
