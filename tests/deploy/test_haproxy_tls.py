@@ -1,6 +1,8 @@
 """HAProxy reaches replicas with TLS by the lines that deploy/haproxy.cfg has in comments."""
 
+import os
 import re
+import shutil
 import socket
 import ssl
 import subprocess
@@ -20,7 +22,9 @@ from tests.server.observing import until
 from tests.server.processes import grpc_port_of, serving
 from tests.server.tls.authority import Authority
 
-CONFIG = (Path(__file__).parents[2] / "deploy/haproxy.cfg").read_text()
+ROOT = Path(__file__).parents[2]
+CONFIG = (ROOT / "deploy/haproxy.cfg").read_text()
+PAGE = (ROOT / "docs/operations.md").read_text()
 LINES = re.compile(r"^( +)# (default-server ssl .*)$", re.MULTILINE)
 NAME = "models.example.com"
 
@@ -95,6 +99,22 @@ def test_requests_of_http_and_grpc_reach_replicas_with_tls(
     with balanced(tmp_path, authority, ports) as (http_port, grpc_port):
         assert httpx.get(f"http://127.0.0.1:{http_port}/v1/models").status_code == 200
         assert is_live(grpc_port)
+
+
+def test_the_request_that_watches_a_restart_is_answered_as_the_docs_have_it(
+    tmp_path: Path, authority: Authority, ports: tuple[int, int]
+) -> None:
+    if shutil.which("curl") is None:
+        pytest.skip("curl is not installed")
+    (line,) = re.findall(r"^  (curl .*) \|\| date$", PAGE, re.MULTILINE)
+    assert 'Bearer $KEY"' in line
+    with balanced(tmp_path, authority, ports) as (http_port, _):
+        names = {"URL": f"http://127.0.0.1:{http_port}", "KEY": "a-key"}
+        command = ("bash", "-c", line)
+        run = subprocess.run(
+            command, env=os.environ | names, capture_output=True, text=True, check=False
+        )
+    assert run.returncode == 0, run.stdout + run.stderr
 
 
 @pytest.mark.parametrize(
