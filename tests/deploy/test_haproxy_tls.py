@@ -1,6 +1,8 @@
 """HAProxy reaches replicas with TLS by the lines that deploy/haproxy.cfg has in comments."""
 
+import os
 import re
+import shutil
 import socket
 import ssl
 import subprocess
@@ -20,7 +22,9 @@ from tests.server.observing import until
 from tests.server.processes import grpc_port_of, serving
 from tests.server.tls.authority import Authority
 
-CONFIG = (Path(__file__).parents[2] / "deploy/haproxy.cfg").read_text()
+ROOT = Path(__file__).parents[2]
+CONFIG = (ROOT / "deploy/haproxy.cfg").read_text()
+PAGE = (ROOT / "docs/operations.md").read_text()
 LINES = re.compile(r"^( +)# (default-server ssl .*)$", re.MULTILINE)
 NAME = "models.example.com"
 
@@ -48,14 +52,19 @@ def ports(authority: Authority) -> Iterator[tuple[int, int]]:
 
 @contextmanager
 def balanced(
-    folder: Path, authority: Authority, ports: tuple[int, int], name: str = NAME, bind: str = ""
+    folder: Path,
+    authority: Authority,
+    ports: tuple[int, int],
+    name: str = NAME,
+    bind: str = "",
+    silent: str = "",
 ) -> Iterator[tuple[int, int]]:
     """HAProxy before the server, three times the same; yields its ports of HTTP and gRPC.
 
-    bind: further words for the port of HTTP.
+    bind: further words for the port of HTTP. silent: the address of gRPC at which nothing listens.
     """
     own = free_port(), free_port()
-    text = CONFIG
+    text = CONFIG.replace(silent, f"127.0.0.1:{free_port()}") if silent else CONFIG
     for here, there, mine in zip((8000, 8001), ports, own, strict=True):
         text = re.sub(rf"10\.0\.0\.\d:{here}", f"127.0.0.1:{there}", text)
         text = text.replace(f"127.0.0.1:{here + 80}", f"127.0.0.1:{mine}")
@@ -95,6 +104,29 @@ def test_requests_of_http_and_grpc_reach_replicas_with_tls(
     with balanced(tmp_path, authority, ports) as (http_port, grpc_port):
         assert httpx.get(f"http://127.0.0.1:{http_port}/v1/models").status_code == 200
         assert is_live(grpc_port)
+
+
+def test_a_call_goes_to_another_replica_if_one_does_not_listen_for_grpc_yet(
+    tmp_path: Path, authority: Authority, ports: tuple[int, int]
+) -> None:
+    with balanced(tmp_path, authority, ports, silent="10.0.0.2:8001") as (_, grpc_port):
+        assert all(is_live(grpc_port) for _ in range(6))
+
+
+def test_the_request_that_watches_a_restart_is_answered_as_the_docs_have_it(
+    tmp_path: Path, authority: Authority, ports: tuple[int, int]
+) -> None:
+    if shutil.which("curl") is None:
+        pytest.skip("curl is not installed")
+    (line,) = re.findall(r"^  (curl .*) \|\| date$", PAGE, re.MULTILINE)
+    assert 'Bearer $KEY"' in line
+    with balanced(tmp_path, authority, ports) as (http_port, _):
+        names = {"URL": f"http://127.0.0.1:{http_port}", "KEY": "a-key"}
+        command = ("bash", "-c", line)
+        run = subprocess.run(
+            command, env=os.environ | names, capture_output=True, text=True, check=False
+        )
+    assert run.returncode == 0, run.stdout + run.stderr
 
 
 @pytest.mark.parametrize(

@@ -175,9 +175,28 @@ def test_the_unit_of_systemd_waits_for_a_stop_and_reloads_by_sighup() -> None:
 
 def test_the_written_way_to_a_service_installs_what_it_serves_and_logs_its_requests() -> None:
     section = PAGE.partition("### systemd")[2].partition("\n## ")[0]
-    (extras,) = re.findall(r"'\.\[([\w,]+)\]'", section)
+    (extras,) = set(re.findall(r"'\.\[([\w,]+)\]'", section))  # the same for another version
     assert {"grpc", "redis", "otel"} <= set(extras.split(","))
     assert "SRUSERVE_ACCESS_LOG=true" in section
+
+
+def test_the_settings_of_systemd_have_the_key_of_all_replicas_or_are_not_written(
+    tmp_path: Path,
+) -> None:
+    """A machine that made up a key of its own would refuse the streams of the others."""
+    section = PAGE.partition("### systemd")[2].partition("\n## ")[0]
+    (script,) = re.findall(r"^install -D .*?^END$", section, re.DOTALL | re.MULTILINE)
+    script = script.replace("/etc/sruserve", str(tmp_path / "new"))
+    file = tmp_path / "new/env"
+    environment = {name: value for name, value in os.environ.items() if name != "STATE_KEY"}
+    command = ("bash", "-c", script)
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert run.returncode != 0
+    assert "the key that all replicas have" in run.stderr
+    assert not file.exists()
+    subprocess.run(command, env=environment | {"STATE_KEY": "a2V5"}, check=True)
+    assert "SRUSERVE_STATE_KEYS=a2V5\n" in file.read_text()
+    assert file.stat().st_mode & 0o777 == 0o600
 
 
 def test_the_key_in_use_is_read_back_before_it_is_replaced() -> None:

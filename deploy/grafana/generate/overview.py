@@ -19,8 +19,8 @@ from deploy.grafana.generate.queries import (
 _CURRENT = 'state="current"'
 _SERVED = rate("sru_requests_total", 'outcome="ok"')
 _REFUSED = rate("sru_requests_total", 'outcome=~"refused|error"')
-_OWN_LIMIT = rate("sru_refusals_total", 'reason=~"rate_limited|state_quota_exceeded"')
-_NOT_SERVED = f"clamp_min({_REFUSED} - {_OWN_LIMIT}, 0)"
+_NOT_COUNTED = rate("sru_refusals_total", 'reason=~"rate_limited|state_quota_exceeded|draining"')
+_NOT_SERVED = f"clamp_min({_REFUSED} - {_NOT_COUNTED}, 0)"
 _ALERTS = 'ALERTS{alertname=~"Sruserve.+", alertstate="firing"}'
 
 _AT_A_GLANCE = Row(
@@ -41,8 +41,9 @@ _AT_A_GLANCE = Row(
         Panel(
             "Not served", "percentunit",
             "Share of the requests that the server refused (429, 503, 504) or failed (500). "
-            "Invalid requests, clients that left and clients over a limit of their own key do not "
-            "count. Above 0.1 %: look at Refusals by reason.",
+            "Invalid requests, clients that left, clients over a limit of their own key and "
+            "requests that a stopping server leaves to others (`draining`) do not count. Above "
+            "0.1 %: look at Refusals by reason.",
             [
                 Query(
                     f"{_NOT_SERVED} / ({_NOT_SERVED} + {_SERVED})",
@@ -113,9 +114,9 @@ _TRAFFIC = Row(
             "Refusals by reason", "reqps",
             "The code of every request that ended in an error. `overloaded`: the queue is full, so "
             "add a replica. `rate_limited`, `state_quota_exceeded`: a client is at a limit of its "
-            "own key, which no replica changes. `draining`: a server is stopping. "
-            "`engine_failure`, `internal_error`: read the log. Other `state_…`: see the dashboard "
-            "of streams. All others: the client's mistakes.",
+            "own key, which no replica changes. `draining`: a server is stopping, and another one "
+            "serves them. `engine_failure`, `internal_error`: read the log. Other `state_…`: see "
+            "the dashboard of streams. All others: the client's mistakes.",
             [
                 Query(
                     active(rate("sru_refusals_total", by="reason"), "sru_refusals_total", "reason"),

@@ -23,6 +23,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 
 from sruserve.server.errors import (
     DeadlineExceeded,
+    Draining,
     EngineFailure,
     InternalError,
     OutOfDeviceMemory,
@@ -43,7 +44,7 @@ UNKNOWN_MODEL = "unknown"
 # Exported before they happen: Prometheus sees a counter grow only if it has seen it before.
 _ALERTED = (
     *(Overloaded, DeadlineExceeded, OutOfDeviceMemory, StoreUnavailable),
-    *(RateLimited, StateQuotaExceeded, EngineFailure, InternalError),
+    *(RateLimited, StateQuotaExceeded, Draining, EngineFailure, InternalError),
 )
 if metric_files.VARIABLE not in os.environ:
     REGISTRY.register(ProcessCollector())

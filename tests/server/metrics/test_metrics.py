@@ -111,6 +111,17 @@ def test_what_names_no_model_is_counted_without_letting_clients_choose_labels(
     assert "long name" not in client.get("/metrics").text
 
 
+def test_lists_of_models_and_unknown_paths_are_in_no_metric(
+    client: httpx.Client, read: Read
+) -> None:
+    for path in ("/v1/models", "/v1/models/none", "/nonsense"):
+        client.get(path)
+    assert read("sru_refusals_total", model="unknown", reason="model_not_found") == 0
+    text = client.get("/metrics").text
+    assert "route_not_found" not in text
+    assert 'route="/v1/models' not in text
+
+
 def test_states_are_counted_when_sealed_opened_and_refused(
     client: httpx.Client, read: Read
 ) -> None:
@@ -259,7 +270,7 @@ def test_what_alerts_watch_for_is_exported_before_it_happens(serve: Serve, tmp_p
     save_random_model(tmp_path / "watched", vocab_size=5)
     with serve(models=tmp_path, model_folders=()) as (client, _):
         samples = set(client.get("/metrics").text.splitlines())
-    for code in ("out_of_memory", "engine_failure", "store_unavailable"):
+    for code in ("out_of_memory", "engine_failure", "store_unavailable", "draining"):
         assert f'sru_refusals_total{{model="watched",reason="{code}"}} 0.0' in samples
     for code in ("state_unknown_key", "state_wrong_model"):
         assert f'sru_state_rejected_total{{model="watched",reason="{code}"}} 0.0' in samples
