@@ -82,7 +82,9 @@ def test_another_option_is_refused_until_a_restart(tmp_path: Path) -> None:
     assert answer["score"] > 1  # no probability
 
 
-@pytest.mark.parametrize("suffix", ["", ".errors", ".progress"], ids=lambda s: s or "output")
+@pytest.mark.parametrize(
+    "suffix", ["", ".errors", ".progress", ".progress.new"], ids=lambda s: s or "output"
+)
 def test_the_input_is_never_its_own_output(tmp_path: Path, suffix: str) -> None:
     file, output = tmp_path / f"lines{suffix}", tmp_path / "lines"
     file.write_text("Who?")

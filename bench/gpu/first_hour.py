@@ -127,13 +127,14 @@ def first_hour(arguments: Sequence[str]) -> int:
     folder = args.results.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     lines, end = folder / f"stage-{args.stage}.jsonl", monotonic() + args.budget_s
+    earlier = lines.stat().st_size if lines.exists() else 0  # of runs before this one
     outcomes = []
     for step in STAGES[args.stage].steps:
         outcome = _missing(step) or _run(step, args, folder, lines, end - monotonic())
         outcomes.append(outcome)
         _append(lines, {"step": step.name, "outcome": outcome})
         print(f"{step.name}: {outcome}", flush=True)
-    for red in _red(lines):
+    for red in _red(lines, earlier):
         print(f"RED: {red}")
     print(f"All results: {lines}\nLook at: {STAGES[args.stage].look_at}", flush=True)
     return int(any(outcome != "green" for outcome in outcomes))
@@ -175,14 +176,20 @@ def _run(step: Step, args: argparse.Namespace, folder: Path, lines: Path, second
 
 
 def _append(lines: Path, finding: dict[str, Any]) -> None:
-    with lines.open("a") as file:
-        file.write(json.dumps(finding) + "\n")
+    """Append a line, also after one that a process was cut off in."""
+    with lines.open("ab+") as file:
+        file.seek(-min(1, file.tell()), os.SEEK_END)
+        begin = "" if file.read() in (b"", b"\n") else "\n"
+        file.write(f"{begin}{json.dumps(finding)}\n".encode())
 
 
-def _red(lines: Path) -> Iterator[str]:
-    """What was not as it should be, in the words of the lines."""
-    for line in lines.read_text().splitlines():
-        finding = json.loads(line)
+def _red(lines: Path, begin: int) -> Iterator[str]:
+    """What was not as it should be, in the words of the lines after `begin` bytes."""
+    for line in lines.read_bytes()[begin:].splitlines():
+        try:
+            finding = json.loads(line)
+        except ValueError:  # a process was cut off while it wrote
+            continue
         if finding.get("met") is False:
             yield f"{finding['what']}: {finding['value']:g} {finding['unit']}"
         elif "broke" in finding:

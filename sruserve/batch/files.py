@@ -13,18 +13,20 @@ from sruserve.model.atomic_file import check_replaceable
 class RunFiles(NamedTuple):
     """The files that a run writes.
 
-    errors: the lines of wrong inputs. progress: what the output is made of.
+    errors: the lines of wrong inputs. progress: what the output is made of. new_progress: what
+    becomes `progress` once it is whole.
     """
 
     output: Path
     errors: Path
     progress: Path
+    new_progress: Path
 
     @classmethod
     def of(cls, output: Path) -> "RunFiles":
         """Return an output with the files beside it."""
-        beside = (output.with_name(output.name + suffix) for suffix in (".errors", ".progress"))
-        return cls(output, *beside)
+        suffixes = (".errors", ".progress", ".progress.new")
+        return cls(output, *(output.with_name(output.name + suffix) for suffix in suffixes))
 
 
 def check_output(output: Path, source: BinaryIO) -> None:

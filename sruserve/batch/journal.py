@@ -52,9 +52,8 @@ class Journal:
         """Write how far a run has come, at most once a second unless `now`."""
         if not now and monotonic() < self._written_at + _SECONDS:
             return
-        temporary = self.path.with_name(f"{self.path.name}.new")
-        temporary.write_text(progress.model_dump_json() + "\n")
-        os.replace(temporary, self.path)
+        self._files.new_progress.write_text(progress.model_dump_json() + "\n")
+        os.replace(self._files.new_progress, self.path)
         self._written_at = monotonic()
 
     def begin(self, made_of: Mapping[str, str], restart: bool) -> Progress:

@@ -40,7 +40,7 @@ class Output:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path, self.errors, _ = RunFiles.of(path)
+        self.path, self.errors, *_ = RunFiles.of(path)
         with ExitStack() as opened:
             self._output = opened.enter_context(path.open("ab+", buffering=0))
             _lock(self._output)

@@ -8,7 +8,9 @@ import pytest
 import yaml
 
 from sruserve.server.ending import KILL_SECONDS
-from sruserve.server.settings import PREFIX, Settings, variable_name
+from sruserve.server.repository.discovery import find_models
+from sruserve.server.repository.host_memory import host_bytes
+from sruserve.server.settings import PREFIX, Settings, load_settings, variable_name
 
 ROOT = Path(__file__).parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
@@ -74,7 +76,7 @@ def test_no_service_may_take_all_memory_and_each_is_started_again(name: str) -> 
     service = SERVICES[name]
     limit = re.fullmatch(r"(?:\$\{MEMORY_LIMIT:-)?(\d+)([mg])\}?", service["mem_limit"])
     assert limit is not None
-    assert int(limit[1]) << {"m": 0, "g": 10}[limit[2]] <= 4 << 10
+    assert int(limit[1]) << {"m": 0, "g": 10}[limit[2]] <= 7 << 10
     assert service["restart"] == "unless-stopped"
 
 
@@ -83,13 +85,10 @@ def test_the_servers_cpu_time_is_limited_only_by_the_operator() -> None:
     assert "`CPU_LIMIT`" in (ROOT / "docs" / "deployment.md").read_text()
 
 
-def test_the_server_has_room_for_what_its_settings_allow_two_models_to_hold() -> None:
-    """Its state pools, the states of idle streams, the queues, and what streams hold beside."""
-    default = {name: Settings.model_fields[name].default for name in Settings.model_fields}
-    of_a_model = ("state_pool_bytes", "state_host_bytes", "max_queue_bytes")
-    model_bytes = 2 * sum(default[name] for name in of_a_model) + default["stream_bytes"]
-    assert model_bytes + (1 << 30) <= 4 << 30
-    assert SERVER["mem_limit"] == SERVER["memswap_limit"] == "${MEMORY_LIMIT:-4g}"
+def test_the_server_has_room_for_what_its_settings_allow_the_bundled_models_to_hold() -> None:
+    settings = load_settings()
+    assert host_bytes(settings, find_models(settings)) <= 7 << 30
+    assert SERVER["mem_limit"] == SERVER["memswap_limit"] == "${MEMORY_LIMIT:-7g}"
 
 
 def test_the_server_writes_only_to_temporary_memory() -> None:

@@ -288,7 +288,7 @@ def test_models_come_from_a_volume_or_an_image_or_are_the_bundled_ones() -> None
 
 def test_a_gpu_is_a_limit_beside_the_memory() -> None:
     _, container = pod(GPU)
-    assert container["resources"]["limits"] == {"memory": "4Gi", "nvidia.com/gpu": 1}
+    assert container["resources"]["limits"] == {"memory": "7Gi", "nvidia.com/gpu": 1}
     assert "nvidia.com/gpu" not in pod({})[1]["resources"]["limits"]
 
 

@@ -161,9 +161,8 @@ class CNNConfig(Unidirectional, StackConfig):
             linear=builder.linear(torch.cat(planes)),
             windows=windows,
             endings=endings(windows, filling, builder.device),
-            bias=builder.exact(
-                builder.put(bias) + 0.0
-            ),  # -0.0 would keep a sign of zero that maxima do not
+            # A bias of -0.0 would keep the sign of a zero, which maxima do not.
+            bias=builder.exact(builder.put(bias) + 0.0),
             whole=builder.exact(windows.whole().clamp(min=1)),
             activation=_ACTIVATIONS[self.activation],
             order=self._order(builder.device),

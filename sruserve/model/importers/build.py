@@ -185,7 +185,12 @@ def _with_pooling(
             'final states of both directions, cat(h_n[-2], h_n[-1]); "last" if it reads the '
             'output at the last step; "mean", "max"'
         )
-    pooling = head.get("pooling")
+    pooling = head.get("pooling", "last")
+    if imported.rnn.pools and pooling != "last":
+        raise OptionError(
+            f"--options: {imported.rnn.family} layers keep the largest value of each filter "
+            "themselves: omit pooling"
+        )
     kinds = pooling if isinstance(pooling, list) else [pooling]
     if "final" in head or "final" not in kinds:
         return head

@@ -161,4 +161,11 @@ def _pad(
     if table is None or type(index) is not int or not 0 <= index < len(table):
         raise OptionError(f"--options: padding_idx is {shown(index)}, which is no row of embedding")
     row = table[index]
-    return row.clone() if row.any() else None
+    if not row.any():
+        return None
+    if any(padding for *_, padding in config.convolutions):
+        raise OptionError(
+            f"--options: padding_idx: row {index} of the embedding is not zeros, and beside "
+            "padding only zeros can fill an input up"
+        )
+    return row.clone()

@@ -27,7 +27,7 @@ from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.tasks.classify import ClassifyTask
 from sruserve.server.tasks.inputs import LONG_CHARACTERS, check_inputs
 from sruserve.server.tasks.per_input import Results
-from sruserve.server.tasks.requests import ClassifyRequest
+from sruserve.server.tasks.requests import MODEL, ClassifyRequest
 
 _ERROR_TYPES: tuple[tuple[type[ServeError], str], ...] = (
     (EmptyInput, "empty"),
@@ -153,7 +153,7 @@ ROUTES: tuple[Route[type[PredictEndpoint]], ...] = (
         (Reply(list[Prediction] | list[list[Prediction]]),),
         (*ANY_TENANT, *TASK),
         PredictRequest,
-        query={"model": "Id of a served model; may be left out when there is only one."},
+        query={"model": MODEL},
         error_shape=ErrorShape(PredictError),
     ),
 )  # fmt: skip

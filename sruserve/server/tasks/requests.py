@@ -16,7 +16,7 @@ INPUT = f"{INPUT_SHAPES.capitalize()}."
 
 EXPLAINED = "explained"  # the type of errors whose message is for the client as it is
 
-_MODEL = "Id of a served model; may be left out when only one, or one default model, fits."
+MODEL = "Id of a served model; may be left out when only one, or one default model, fits."
 _STATE = "The state that a reply returned. One state with several inputs forks the stream."
 _PRESET = "Name of a preset of the model: begin from its state instead of from nothing."
 _RETURN = "Return the state that continues each stream."
@@ -36,7 +36,7 @@ class ModelRequest(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
-    model: str | None = Field(None, description=_MODEL)
+    model: str | None = Field(None, description=MODEL)
 
 
 class Request(ModelRequest):

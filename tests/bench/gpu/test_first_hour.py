@@ -48,6 +48,29 @@ def test_a_red_step_is_told_and_the_next_one_runs(
     assert "Look at: the bits" in out
 
 
+def test_a_line_that_was_cut_off_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cut = "open(os.environ['BENCH_GPU_LINES'], 'a').write('{' + chr(34) + 'what')"
+    monkeypatch.setitem(module.STAGES, 1, Stage((python("cut", WRITES + cut),), "the bits"))
+    arguments = ["--stage", "1", "--results", str(tmp_path)]
+    assert first_hour(arguments) == 0
+    assert "RED: bits: 3" in capsys.readouterr().out
+    assert '{"what\n{"step": "cut", "outcome": "green"}\n' in (
+        (tmp_path / "stage-1.jsonl").read_text()
+    )
+
+
+def test_a_stage_that_runs_again_tells_what_is_red_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(monkeypatch, tmp_path, python("bits", WRITES))
+    assert "RED: bits: 3" in capsys.readouterr().out
+    _, lines = run(monkeypatch, tmp_path, python("bits", "print()"))
+    assert "RED" not in capsys.readouterr().out
+    assert [each["what"] for each in lines if "what" in each] == ["bits"]
+
+
 def test_a_step_that_takes_too_long_is_cut_off_and_later_ones_are_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from sruserve.server.app import Application
+from sruserve.server.kserve.grpc import probes
 from sruserve.server.kserve.grpc import server as grpc_server
 from sruserve.server.kserve.grpc.service import SERVICE as NAME
 from tests.server.conftest import Serve
@@ -81,7 +82,7 @@ def test_probes_hold_few_messages_and_none_for_long(
     method: str,
 ) -> None:
     assert keyed[1].grpc is not None
-    monkeypatch.setattr(keyed[1].grpc.probes.reads, "seconds", 0.25)
+    monkeypatch.setattr(keyed[1].grpc.probes.reads, "seconds", probes._READ_SECONDS)
     assert flood(raw, method, 40) <= 8 * LONG + 16 * UNREAD
 
 

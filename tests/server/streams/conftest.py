@@ -73,9 +73,11 @@ def wait_briefly(replicas: "Replicas") -> Iterator[None]:
     before = [store._client._seconds for store in stores]
     for store in stores:
         store._client._seconds = 1
-    yield
-    for store, seconds in zip(stores, before, strict=True):
-        store._client._seconds = seconds
+    try:
+        yield
+    finally:
+        for store, seconds in zip(stores, before, strict=True):
+            store._client._seconds = seconds
 
 
 def answers(client: redis.Redis) -> bool:

@@ -58,8 +58,10 @@ def hurry(running: Running) -> Iterator[None]:
     """Let a server wait for no client whose handshake or message begins in this block."""
     intake = running[1].intake
     before, intake.grace_seconds = intake.grace_seconds, GRACE
-    yield
-    intake.grace_seconds = before
+    try:
+        yield
+    finally:
+        intake.grace_seconds = before
 
 
 def silent(client: httpx.Client, data: bytes = b"") -> socket.socket:

@@ -17,6 +17,7 @@ from sruserve.server.http.responses import (
 from sruserve.server.streams.service import MAX_FORKS
 from sruserve.server.tasks.completion_request import CompletionRequest
 from sruserve.server.tasks.requests import (
+    MODEL,
     ClassifyRequest,
     EncodeRequest,
     RegressRequest,
@@ -36,9 +37,7 @@ class CreateStream(BaseModel):
         strict=True, extra="forbid", json_schema_extra={"examples": [{"model": "shakespeare"}]}
     )
 
-    model: str | None = Field(
-        None, description="Id of a served model; may be left out when there is only one."
-    )
+    model: str | None = Field(None, description=MODEL)
     state: str | None = Field(None, description="A state from a reply.")
     preset: str | None = Field(None, description="Name of a preset of the model.")
     idle_seconds: int | None = Field(
