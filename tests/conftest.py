@@ -13,8 +13,10 @@ os.environ.setdefault("SRUSERVE_GRPC_PORT", "off")
 # Most tests of a server's output read it as a person does.
 os.environ.setdefault("SRUSERVE_LOG_FORMAT", "text")
 
-# A shell's background jobs ignore Ctrl-C, and so would each server that a test starts.
+# A shell's background jobs ignore Ctrl-C, and those of `nohup` SIGHUP; so would each server that a
+# test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # Whole files go to the processes in turn; the others would wait for a long one that began last.
 LONG = (

@@ -13,8 +13,8 @@ def test_a_stream_and_its_continuations_give_the_results_of_the_whole(
     load: Callable[..., Model], tmp_path: Path
 ) -> None:
     words: dict[str, Any] = {"vocabulary": words_vocabulary(), "vocab_size": len(WORDS)}
-    save_random_model(tmp_path / "m", "classify", model_type="cnn", labels=LABELS, **words)
-    model = load(tmp_path / "m")
+    save_random_model(tmp_path / "cnn", "classify", model_type="cnn", labels=LABELS, **words)
+    model = load(tmp_path / "cnn")
     stream = model.stream()
     stream.send(TEXT[:20], more=True)
     fork = model.stream(state=stream.state)

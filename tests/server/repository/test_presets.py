@@ -147,10 +147,12 @@ def test_a_preset_that_cannot_be_stops_the_start(
 ) -> None:
     write(save_random_model(tmp_path / "m", "classify", labels=LABELS, **options), presets)
     starting = Lifecycle(load_settings(model_folders=(tmp_path / "m",)))
+    before = set(threading.enumerate())
     with pytest.raises(SettingsError, match=expected_text) as caught:
         asyncio.run(starting.start())
     assert str(tmp_path / "m" / "presets.json") in str(caught.value)
-    assert not [t for t in threading.enumerate() if t.name == "engine m"]
+    started = set(threading.enumerate()) - before
+    assert not [thread for thread in started if thread.name == "engine m"]
 
 
 def test_a_model_with_a_crf_has_no_presets(tmp_path: Path) -> None:
