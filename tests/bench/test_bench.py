@@ -129,6 +129,7 @@ def test_what_people_wrote_around_the_tables_stays(tmp_path: Path) -> None:
         ("bench.serve.__main__", "--quick"),
         ("bench.serve.soak.__main__", "--minutes"),
         ("bench.serve.compare", "--quick"),
+        ("bench.serve.page", "--quick"),
     ],
 )
 def test_help_teaches_without_the_peers_installed(

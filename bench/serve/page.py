@@ -1,0 +1,124 @@
+"""The page at `/` in a real browser: how soon it is there, and how soon a keystroke is answered.
+
+    python -m bench.serve.page       # half a minute; needs an idle machine
+
+Needs Chromium (Debian: chromium) and the packages of the tests. The server and the browser share
+the machine. A first paint is that of a visit without a cache. A keystroke's time is from the event
+of a character until the frame that shows its reply; each is typed when the last one is drawn. A
+missed target does not fail the run, but is marked in the table.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from bench.report.arguments import command_line
+from bench.report.report import Report
+from bench.report.samples import Samples
+from bench.report.targets import Target
+from bench.serve.models import CLASSIFIER, LANGUAGE_MODEL, questions
+from bench.serve.processes import StartFailed, sruserve
+from tests.browser import Page, opened
+
+_VISITED = """
+new Promise((done) => {
+  const look = () => {
+    const paint = performance.getEntriesByName("first-contentful-paint")[0];
+    const loaded = document.readyState === "complete" && document.body.ariaBusy === null;
+    if (!paint || !loaded) return setTimeout(look, 20);
+    const own = (entry) => !new URL(entry.name).pathname.match(/^.(v1|metrics|readyz)/);
+    const files = [
+      ...performance.getEntriesByType("navigation"),
+      ...performance.getEntriesByType("resource").filter(own),
+    ];
+    const bytes = files.reduce((sum, { transferSize }) => sum + transferSize, 0);
+    done({ paint: paint.startTime, bytes });
+  };
+  look();
+})
+"""
+# The page shows with each reply what went over the wire.
+_WATCH = """
+window.field = document.querySelector("#classify-text");
+window.drawn = null;
+let typed = null;
+field.addEventListener("input", () => (typed = performance.now()), { capture: true });
+const look = () => {
+  if (typed === null) return;
+  const since = typed;
+  typed = null;
+  // A task after the callbacks of a frame runs when the frame is drawn.
+  requestAnimationFrame(() => setTimeout(() => window.drawn(performance.now() - since)));
+};
+const all = { subtree: true, childList: true, characterData: true, attributes: true };
+new MutationObserver(look).observe(document.querySelector("#classify-wire"), all);
+"""
+_NEXT = "window.next = new Promise((done) => (window.drawn = done)); 0"
+
+
+def visits(report: Report, page: Page, url: str, count: int) -> None:
+    """Open the page anew, without what the browser keeps, and measure its size and first paint."""
+    page.call("Network.enable")
+    page.call("Network.setCacheDisabled", cacheDisabled=True)
+    found = []
+    for turn in range(count + 1):  # the first visit starts parts of the browser
+        report.progress(f"visit {turn} of {count}")
+        page.call("Page.navigate", url="about:blank")
+        page.call("Page.navigate", url=url)
+        found.append(page.evaluate(_VISITED))
+    paints = Samples(tuple(each["paint"] for each in found[1:]), "ms")
+    report.add_case("a visit", {"first contentful paint": paints})
+    report.check("first paint, median of the visits", paints.median, "ms", Target(maximum=100))
+    size = max(each["bytes"] for each in found) / 1000
+    report.check("the page with its files, as they travel", size, "kB", Target(maximum=100))
+
+
+def keystrokes(report: Report, page: Page, texts: list[str]) -> None:
+    """Type texts into the classifier's field, and measure until each reply is drawn."""
+    page.evaluate(_WATCH)
+    times = []
+    for count, text in enumerate(texts, 1):
+        report.progress(f"text {count} of {len(texts)}")
+        page.evaluate("field.value = ''; field.focus()")
+        for character in text:
+            page.evaluate(_NEXT)
+            page.call("Input.insertText", text=character)
+            times.append(float(page.evaluate("window.next")))
+    samples = Samples(tuple(times), "ms")
+    report.add_case("typing questions", {"keystroke to drawn": samples})
+    p99 = samples.quantile(0.99)
+    report.check("keystroke to its reply drawn, p99", p99, "ms", Target(maximum=50))
+
+
+def main() -> int:
+    args = _arguments()
+    report = Report("page", ("uvicorn", "websockets"), args.quick)
+    count, texts = (2, questions()[:1]) if args.quick else (30, questions()[:30])
+    try:
+        with (
+            TemporaryDirectory() as profile,
+            sruserve("sruserve", [CLASSIFIER, LANGUAGE_MODEL]) as server,
+            opened("about:blank", Path(profile)) as page,
+        ):
+            visits(report, page, f"http://127.0.0.1:{server.port}/", count)
+            keystrokes(report, page, texts)
+            if page.problems:
+                print(f"bench.serve.page: {json.dumps(page.problems)}", file=sys.stderr)
+                return 1
+    except StartFailed as error:
+        print(f"bench.serve.page: {error}", file=sys.stderr)
+        return 1
+    report.finish(args.results)
+    return 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = command_line("bench.serve.page", __doc__)
+    parser.add_argument("--quick", action="store_true", help="two visits; nothing is stored")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
