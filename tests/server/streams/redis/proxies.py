@@ -75,7 +75,8 @@ class AnswersRubbish(BeforeRedis):
                         return
                     if source is upstream:
                         client.sendall(data)
-                    elif self.rubbish and (b"EVALSHA" in data or b"INFO\r\n" in data):
+                    # not to CLIENT SETINFO, which begins a connection
+                    elif self.rubbish and (b"EVALSHA" in data or b"$4\r\nINFO\r\n" in data):
                         client.sendall(self.rubbish)
                     else:
                         upstream.sendall(data)
