@@ -206,7 +206,11 @@ def test_a_link_carries_the_point_that_is_shown(visitor: Visitor, demo: httpx.Cl
     visitor.open()
     write(visitor, prompt="ROMEO:", seed=7, max_tokens=150)
     go_back(visitor, 101)
-    fragment = link_of(visitor).partition("#")[2]
+    visitor.evaluate("navigator.clipboard.writeText = async (text) => { window.copied = text; }; 0")
+    link = link_of(visitor)
+    assert visitor.evaluate("window.copied") == link
+    assert visitor.text(".lane .copied").startswith("Copied. Whoever opens it continues from here")
+    fragment = link.partition("#")[2]
     visitor.open(f"#{fragment}")
     text = completed(demo, "ROMEO:", 150, seed=7)
     assert texts(visitor) == [text[:101]]
