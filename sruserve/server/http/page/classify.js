@@ -40,9 +40,11 @@ export function startClassify(api, models) {
 
   // The state holds back an unfinished word; the end of the text finishes it.
   async function finish(entry, model) {
+    if (!typing.isCurrent(entry, model)) return;
+    typing.wire.addState(entry.state);
     try {
       entry.final = await ask(model, "", entry.state, false);
-      if (typing.field.value === entry.text && typing.model === model) draw(entry.final);
+      if (typing.isCurrent(entry, model)) draw(entry.final);
     } catch (error) {
       say(typing.problem, error.message);
     }

@@ -14,6 +14,11 @@ export function bytes(count) {
   return `${(count / 1e6).toFixed(1)} MB`;
 }
 
+/** A number of characters, such as `34 characters`. */
+export function characters(count) {
+  return count === 1 ? "1 character" : `${count} characters`;
+}
+
 /** A share between 0 and 1 in percent. */
 export function percent(share) {
   return `${(100 * share).toFixed(share >= 0.9995 || share < 0.0005 ? 0 : 1)} %`;

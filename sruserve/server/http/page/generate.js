@@ -2,7 +2,7 @@
 
 import { byId, say } from "./dom.js";
 import { Lane } from "./lane.js";
-import { readLink } from "./link.js";
+import { problemOf, readLink } from "./link.js";
 import { TextStream } from "./text_stream.js";
 import { modelPicker } from "./typing.js";
 
@@ -33,7 +33,7 @@ export class Generate {
 
   /** Continue the stream of the link in the address, if there is one. */
   openLink() {
-    const link = readLink(location.hash);
+    const link = this.#readLink();
     if (link === null || !this.#hasRoom(1)) return;
     const { options, text, state, seed } = link;
     const checkpoint = { at: text.length, state, seed };
@@ -47,6 +47,15 @@ export class Generate {
     this.#add(stream, seed).strip.add(checkpoint);
   }
 
+  #readLink() {
+    try {
+      return readLink(location.hash);
+    } catch (error) {
+      say(this.problem, error.message);
+      return null;
+    }
+  }
+
   /** Whether there is room for more streams; says so if not. */
   #hasRoom(count) {
     const room = this.#lanes.length + count <= MAX_LANES;
@@ -55,8 +64,12 @@ export class Generate {
   }
 
   #begin() {
-    if (!this.#hasRoom(1)) return;
     const { elements } = this.form;
+    if (!elements.prompt.value) {
+      say(this.problem, "Write a beginning first.");
+      return;
+    }
+    if (!this.#hasRoom(1)) return;
     const seed =
       elements.seed.value === ""
         ? Math.floor(Math.random() * MAX_SEED)
@@ -109,7 +122,7 @@ export class Generate {
         lane.run();
       }
     } catch (error) {
-      say(this.problem, error.message);
+      say(this.problem, problemOf(error));
     }
   }
 

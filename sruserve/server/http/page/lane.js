@@ -2,7 +2,7 @@
 
 import { element, say } from "./dom.js";
 import { bytes } from "./format.js";
-import { linkTo } from "./link.js";
+import { linkTo, problemOf } from "./link.js";
 import { Strip } from "./strip.js";
 
 /**
@@ -20,7 +20,10 @@ export class Lane {
     this.seed = seed;
     this.actions = actions;
     this.#build(name);
-    this.strip = new Strip(api, this.canvas, this.caption);
+    this.strip = new Strip(api, this.canvas, this.caption, (error) => {
+      stream.problem = problemOf(error);
+      this.#draw();
+    });
     stream.addEventListener("change", () => this.#drawSoon());
     stream.addEventListener("state", ({ detail }) => this.strip.add(detail));
     this.#draw();
@@ -70,6 +73,7 @@ export class Lane {
       hidden: true,
       "aria-label": "Link to this point",
     });
+    this.copied = element("p", { class: "quiet copied", role: "status", hidden: true });
     this.problem = element("p", { class: "problem", role: "alert", hidden: true });
     const seed = this.seed === null ? "seed in its state" : `seed ${this.seed}`;
     this.element = element(
@@ -94,6 +98,7 @@ export class Lane {
       ),
       element("div", { class: "buttons" }, this.go, this.forkButton, this.linkButton, remove),
       this.link,
+      this.copied,
       this.problem,
     );
   }
@@ -101,13 +106,12 @@ export class Lane {
   /** Draw the text in the next frame, however much of it comes; begin and end at once. */
   #drawSoon() {
     if (this.stream.running !== this.element.classList.contains("running")) this.#draw();
-    this.#frame ??= requestAnimationFrame(() => {
-      this.#frame = null;
-      this.#draw();
-    });
+    else this.#frame ??= requestAnimationFrame(() => this.#draw());
   }
 
   #draw() {
+    cancelAnimationFrame(this.#frame); // a late one would take away the link and the problem
+    this.#frame = null;
     const { text, running, earliest } = this.stream;
     if (this.#position !== null && (running || this.#position >= text.length))
       this.#position = null;
@@ -123,10 +127,11 @@ export class Lane {
         : "Continue from here";
     this.forkButton.textContent = this.#position === null ? "Fork" : "Fork from here";
     const last = this.stream.checkpoints.at(-1).state;
-    this.status.textContent = running ? "writing" : last ? `state ${bytes(last.length)}` : "";
+    this.status.textContent = running ? "writing" : last ? `state ${bytes(last.length)} as sent` : "";
     this.element.classList.toggle("running", running);
     if (running) this.text.scrollTop = this.text.scrollHeight;
     this.link.hidden = true;
+    say(this.copied, "");
     this.strip.mark(this.#position);
     say(this.problem, this.stream.problem);
   }
@@ -149,13 +154,29 @@ export class Lane {
   }
 
   async #link() {
+    const chosen = this.#position;
     try {
-      this.link.value = await linkTo(this.stream);
+      const link = await linkTo(this.stream, this.position);
+      if (this.#position !== chosen) return; // another point is shown by now
+      this.link.value = link;
       this.link.hidden = false;
       this.link.select();
-      await navigator.clipboard?.writeText(this.link.value).catch(() => {});
+      const isCopied = await copy(link);
+      if (this.link.hidden || this.link.value !== link) return;
+      const who = isCopied ? "Copied. Whoever opens it" : "Whoever opens this link";
+      say(this.copied, `${who} continues from here (${bytes(link.length)}).`);
     } catch (error) {
-      say(this.problem, error.message);
+      say(this.problem, problemOf(error));
     }
+  }
+}
+
+/** Copy a text, if the browser lets the page do so; returns whether it did. */
+async function copy(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    return false;
   }
 }

@@ -1,25 +1,34 @@
 // A link that carries a text and its state in the fragment, which browsers never send to a server.
 
+import { characterStart } from "./format.js";
+
+const CUT = "This link was cut or changed, so its memory cannot be read. Ask for it again.";
 const MAX_CHARACTERS = 4000; // of text in a link; the state has read all of it anyway
 
-/** The address of this page that continues a stream at its end. */
-export async function linkTo(stream) {
-  const { state, seed } = await stream.checkpointAt(stream.text.length);
-  const text = stream.text.slice(-MAX_CHARACTERS);
+/** The address of this page that continues a stream at a position of its text. */
+export async function linkTo(stream, position) {
+  const text = stream.text.slice(0, characterStart(stream.text, position));
+  const { state, seed } = await stream.checkpointAt(text.length);
+  if (state === null) throw new Error("There is no memory yet: choose a later character.");
   const fields = {
     ...stream.options,
-    text,
-    ...(state !== null && { state }),
+    text: text.slice(-MAX_CHARACTERS),
+    state,
     ...(seed !== null && { seed }),
   };
   return `${location.origin}${location.pathname}#generate&${new URLSearchParams(fields)}`;
 }
 
-/** The fields of a link that carries a state, or null. */
+/** An error in words; a state that nobody made can only come from a link. */
+export function problemOf(error) {
+  return error.code === "state_tampered" ? CUT : error.message;
+}
+
+/** The fields of a link that carries a state, or null; throws if the state is missing. */
 export function readLink(fragment) {
   if (!fragment.startsWith("#generate&")) return null;
   const fields = new URLSearchParams(fragment.slice("#generate&".length));
-  if (!fields.has("state") || !fields.has("model")) return null;
+  if (!fields.has("state") || !fields.has("model")) throw new Error(CUT);
   const number = (name) => (fields.has(name) ? Number(fields.get(name)) : null);
   return {
     options: {

@@ -44,7 +44,7 @@ function row(model, last, now) {
     cell("Task", model.task),
     cell("Version", model.version),
     cell("Computes in", model.dtype),
-    cell("State", model.streams ? bytes(model.state_bytes) : "reads whole inputs"),
+    cell("State in memory", model.streams ? bytes(model.state_bytes) : "reads whole inputs"),
     cell("Requests/s", Number.isFinite(rate) ? rate.toFixed(1) : "–"),
     cell("p99", duration(p99)),
   ];

@@ -17,11 +17,15 @@ export class Strip {
   #looking = false;
   #marked = null; // a position
 
-  /** caption: the element that says in words what the picture shows. */
-  constructor(api, canvas, caption) {
+  /**
+   * caption: the element that says in words what the picture shows.
+   * onProblem: is called with the error if a state cannot be read.
+   */
+  constructor(api, canvas, caption, onProblem) {
     this.api = api;
     this.canvas = canvas;
     this.caption = caption;
+    this.onProblem = onProblem;
     this.redraw = () => this.#draw();
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", this.redraw);
     this.observer = new ResizeObserver(this.redraw);
@@ -79,7 +83,7 @@ export class Strip {
       }
     } catch (error) {
       this.#waiting = [];
-      this.caption.textContent = error.message;
+      this.onProblem(error);
     }
     this.#looking = false;
   }
@@ -92,8 +96,8 @@ export class Strip {
     const { size } = view.entries[0];
     this.canvas.style.setProperty("--bands", view.entries.length);
     this.caption.textContent =
-      `The whole memory after ${view.steps} steps: ${view.entries.length} bands of ${size} ` +
-      `numbers, ${bytes(view.state_bytes)}. It never grows.`;
+      `Each column is the whole memory at one moment: ${view.entries.length} bands of ${size} ` +
+      `numbers, ${bytes(view.state_bytes)} in memory, whatever the text's length.`;
     this.#draw();
   }
 

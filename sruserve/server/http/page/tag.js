@@ -38,10 +38,11 @@ export function startTag(api, models) {
   });
 
   async function finish(entry, model) {
+    if (!typing.isCurrent(entry, model)) return;
+    typing.wire.addState(entry.state);
     try {
       entry.final = (await ask(model, "", entry, false)).spans;
-      if (typing.field.value === entry.text && typing.model === model)
-        draw(model, entry.text, entry.final);
+      if (typing.isCurrent(entry, model)) draw(model, entry.text, entry.final);
     } catch (error) {
       say(typing.problem, error.message);
     }
@@ -73,7 +74,7 @@ export function startTag(api, models) {
       parts.push(characters.slice(end, span.start).join(""));
       const inside = characters.slice(span.start, span.end).join("");
       const name = element("small", {}, span.label);
-      parts.push(element("mark", { class: `span-${colour(span.label)}` }, inside, " ", name));
+      parts.push(element("mark", { class: `span-${colour(span.label)}` }, inside, "\u00a0", name));
       end = span.end;
     }
     output.replaceChildren(...parts, characters.slice(end).join(""));

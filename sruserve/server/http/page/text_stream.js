@@ -3,6 +3,7 @@
 import { isAway } from "./api.js";
 import { characterStart } from "./format.js";
 import { keptStates } from "./kept.js";
+import { problemOf } from "./link.js";
 
 const MAX_CHECKPOINTS = 256;
 const PATH = "/v1/completions";
@@ -47,7 +48,7 @@ export class TextStream extends EventTarget {
     try {
       await this.#write(tokens, this.#abort.signal);
     } catch (error) {
-      if (error.name !== "AbortError") this.problem = error.message;
+      if (error.name !== "AbortError") this.problem = problemOf(error);
     }
     this.#abort = null;
     this.#changed();

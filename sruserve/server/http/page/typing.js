@@ -51,19 +51,27 @@ export class Typing {
 
   /** Read the field's text. */
   async follow() {
+    const { prefixes } = this;
+    let problem = "";
     try {
-      await this.prefixes.follow(this.field.value);
-      say(this.problem, "");
+      await prefixes.follow(this.field.value);
     } catch (error) {
-      say(this.problem, error.message);
+      problem = error.message;
     }
+    if (this.prefixes === prefixes) say(this.problem, problem);
   }
 
-  /** Type a text into the field, one character after another. */
+  /** Whether an entry that a model made is still that of the field. */
+  isCurrent(entry, model) {
+    return this.field.value === entry.text && this.model === model;
+  }
+
+  /** Type a text into the empty field, one character after another. */
   type(text) {
     this.#stopTyping();
     const characters = prefersStillness() ? [text] : Array.from(text);
     this.field.value = "";
+    this.#begin();
     const next = () => {
       this.field.value += characters.shift();
       this.follow();
@@ -78,12 +86,14 @@ export class Typing {
       (chunk, before) => this.read(model, chunk, before),
       this.first,
       (entry, chunk, before) => {
-        if (this.prefixes !== prefixes) return; // another model was chosen meanwhile
-        if (entry.text) this.wire.add(chunk, before.text, chunk && before.state, entry.state);
+        if (this.prefixes !== prefixes) return; // another model or example was chosen meanwhile
+        if (!entry.text) this.wire.reset();
+        else this.wire.add(chunk, before.text, chunk && before.state, entry.state);
         this.show(entry, model);
       },
     );
     this.prefixes = prefixes;
+    this.wire.reset();
   }
 
   /** Show the examples for the labels of the chosen model, or all if there are none. */

@@ -1,38 +1,49 @@
-// What went over the wire, beside a text that is being typed.
+// What was sent for a text that is being typed, shown beside it.
 
 import { element } from "./dom.js";
-import { byteLength, bytes } from "./format.js";
+import { byteLength, bytes, characters } from "./format.js";
 
 const MAX_LINES = 5;
 
 /** Shows the last exchanges and their sums in an element. */
 export class Wire {
-  #sent = 0;
-  #repeated = 0;
-
   constructor(place) {
-    this.saved = element("strong", { class: "figure" }, "0 B");
-    this.history = element("span", {}, "of old text not sent again");
+    this.saved = element("strong", { class: "figure" });
+    this.history = element("span", {});
     this.ownBar = bar();
     this.otherBar = bar();
-    this.own = element("span", {}, "0 B");
-    this.other = element("span", {}, "0 B");
+    this.own = element("span", {});
+    this.other = element("span", {});
+    this.states = element("span", {});
     this.log = element("ol", { class: "log" });
     this.empty = element("p", { class: "quiet" }, "Nothing was sent yet.");
     place.append(
-      element("h2", {}, "On the wire"),
+      element("h2", {}, "What was sent"),
       element("p", { class: "saved" }, this.saved, " ", this.history),
       element(
         "dl",
         { class: "sums" },
-        element("dt", {}, "Text sent so far"),
+        element("dt", {}, "Characters read by the model"),
         element("dd", {}, this.own, this.ownBar),
-        element("dt", {}, "If each request repeated it"),
+        element("dt", {}, "If each request repeated the text"),
         element("dd", {}, this.other, this.otherBar),
+        element("dt", {}, "State sent with the text"),
+        element("dd", {}, this.states),
       ),
       this.log,
       this.empty,
     );
+    this.reset();
+  }
+
+  /** Begin anew, with nothing sent. */
+  reset() {
+    this.sums = { read: 0, repeated: 0, states: 0 };
+    this.saved.textContent = "0 characters";
+    this.history.textContent = "of earlier text neither sent nor read again.";
+    this.log.replaceChildren();
+    this.empty.hidden = false;
+    this.#drawSums();
   }
 
   /**
@@ -42,39 +53,55 @@ export class Wire {
    * state that went with the chunk and the one that came back, or null.
    */
   add(chunk, history, sent, received) {
-    const size = byteLength(chunk);
-    const before = byteLength(history);
+    const before = characterCount(history);
     if (chunk) {
-      this.#sent += size;
-      this.#repeated += size + before;
+      this.sums.read += characterCount(chunk);
+      this.sums.repeated += characterCount(chunk) + before;
     }
-    this.saved.textContent = bytes(before);
+    this.saved.textContent = characters(before);
     this.history.textContent = sent
-      ? `of old text not sent again: ${bytes(sent.length)} of state stand for it, and for any text`
-      : "of old text not sent again";
-    this.own.textContent = bytes(this.#sent);
-    this.other.textContent = bytes(this.#repeated);
-    const most = Math.max(this.#repeated, 1);
-    this.ownBar.style.setProperty("--share", this.#sent / most);
-    this.otherBar.style.setProperty("--share", this.#repeated / most);
+      ? `of earlier text neither sent nor read again. The ${bytes(sent.length)} state takes its ` +
+        "place, however long the text."
+      : "of earlier text neither sent nor read again.";
+    this.addState(sent);
     this.empty.hidden = true;
-    this.log.prepend(line(chunk, size, sent, received));
+    this.log.prepend(line(chunk, sent, received));
     while (this.log.children.length > MAX_LINES) this.log.lastChild.remove();
   }
+
+  /** Count a state that was sent, or null; the end of a text sends one alone. */
+  addState(state) {
+    this.sums.states += state ? state.length : 0;
+    this.#drawSums();
+  }
+
+  #drawSums() {
+    const { read, repeated, states } = this.sums;
+    this.own.textContent = read;
+    this.other.textContent = repeated;
+    this.states.textContent = bytes(states);
+    const most = Math.max(repeated, 1);
+    this.ownBar.style.setProperty("--share", read / most);
+    this.otherBar.style.setProperty("--share", repeated / most);
+  }
+}
+
+function characterCount(text) {
+  return Array.from(text).length;
 }
 
 function bar() {
   return element("span", { class: "bar" });
 }
 
-function line(chunk, size, sent, received) {
+function line(chunk, sent, received) {
   if (!chunk) return element("li", {}, "nothing sent: the state was kept here");
   const shown = chunk.length > 24 ? `${chunk.slice(0, 23)}…` : chunk;
   return element(
     "li",
     {},
     element("code", {}, shown.replaceAll(" ", "\u2423").replaceAll("\n", "\u23ce")),
-    element("span", {}, `${bytes(size)}${sent ? ` + state ${bytes(sent.length)}` : ""}`),
+    element("span", {}, `${bytes(byteLength(chunk))}${sent ? ` + state ${bytes(sent.length)}` : ""}`),
     element("span", { class: "back" }, `← state ${bytes(received.length)}`),
   );
 }

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from sruserve.server.http import index
 from tests.browser import opened
 from tests.server.http.page.conftest import Visitor
-from tests.server.http.page.test_generating import go_back, wait_idle, write
+from tests.server.http.page.test_generating import go_back, wait_drawn, wait_idle, write
 from tests.server.processes import serving
 
 DOCS = Path(__file__).parents[4] / "docs"
@@ -80,12 +80,11 @@ def main() -> None:
         page.call("Emulation.setEmulatedMedia", features=features)
         visitor.open()
         write(visitor, prompt="ROMEO:", seed=7, max_tokens=300)
-        visitor.wait("document.querySelector('.caption').textContent.includes('after 305 steps')")
+        wait_drawn(visitor, 305)
         go_back(visitor, 121)
         visitor.click(".lane button", "Fork from here")
         wait_idle(visitor, 3)
-        last = "[...document.querySelectorAll('.caption')].at(-1).textContent"
-        visitor.wait(f"{last}.includes('after 420 steps')")
+        wait_drawn(visitor, 420)
         _take(visitor, "page-generate.png", 1150)
 
 

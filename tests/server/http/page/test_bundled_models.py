@@ -22,8 +22,8 @@ MARKS = (
 
 @pytest.fixture(scope="module")
 def bundled(visit: Visit) -> Iterator[tuple[Visitor, httpx.Client]]:
-    """A visitor of a server with two classifiers and a tagger."""
-    folders = [DEMO / name for name in ("question-type", "sentiment", "entities")]
+    """A visitor of a server with two classifiers, a tagger and a text generator."""
+    folders = [DEMO / name for name in ("question-type", "sentiment", "entities", "shakespeare")]
     settings = {"state_keys": KEYS, "grpc_port": "off"}
     with serving(*folders, **settings) as (client, _), visit(str(client.base_url)) as visitor:
         yield visitor, client
@@ -58,12 +58,67 @@ def test_another_classifier_brings_its_labels_and_examples_and_reads_the_text(
     assert visitor.requests("/v1/classify")[-1]["reply"]["results"][0]["scores"] == whole["scores"]
 
 
+def test_another_model_begins_the_sums_anew(bundled: tuple[Visitor, httpx.Client]) -> None:
+    visitor, _ = bundled
+    visitor.open()
+    for text, new in (("Who", "Who"), ("Who wrote", " wrote")):
+        edit(visitor, "#classify-text", text)
+        visitor.wait(f"requests.some(({{ body, reply }}) => reply && body.input === '{new}')")
+    choose(visitor, "sentiment")
+    visitor.wait(
+        "document.querySelector('#classify-wire').textContent"
+        ".includes('Characters read by the model9If each request repeated the text9')"
+    )
+
+
+def test_all_tabs_fit_a_narrow_screen(bundled: tuple[Visitor, httpx.Client]) -> None:
+    visitor, _ = bundled
+    screen = {"width": 360, "height": 800, "deviceScaleFactor": 1, "mobile": True}
+    visitor.page.call("Emulation.setDeviceMetricsOverride", **screen)
+    try:
+        visitor.open()
+        tabs = "document.querySelector('.tabs')"
+        assert visitor.evaluate(f"{tabs}.querySelectorAll('button:not([hidden])').length") == 5
+        assert visitor.evaluate(f"{tabs}.scrollWidth <= {tabs}.clientWidth")
+    finally:
+        visitor.page.call("Emulation.clearDeviceMetricsOverride")
+
+
+def test_a_label_stays_with_the_end_of_its_span(bundled: tuple[Visitor, httpx.Client]) -> None:
+    visitor, _ = bundled
+    visitor.open("#tag")
+    edit(visitor, "#tag-text", "We leave at half past nine.")
+    first = "document.querySelector('#tag-output mark')?.firstChild.data"
+    visitor.wait(f"{first} === 'half past nine'")
+    visitor.wait("requests.at(-1).body.input === '' && requests.at(-1).reply")
+    apart = """
+    (() => {
+      const mark = document.querySelector("#tag-output mark");
+      const range = document.createRange();
+      const { length } = mark.firstChild;
+      range.setStart(mark.firstChild, length - 1);
+      range.setEnd(mark.firstChild, length);
+      const output = document.querySelector("#tag-output");
+      const apart = [];
+      for (let width = 120; width < 400; width += 4) {
+        output.style.width = `${width}px`;
+        const { bottom } = range.getBoundingClientRect();
+        const label = mark.querySelector("small").getBoundingClientRect();
+        if (label.top > bottom) apart.push(width);
+      }
+      output.style.width = "";
+      return apart;
+    })()
+    """
+    assert visitor.evaluate(apart) == []
+
+
 def test_spans_stay_marked_while_a_sentence_is_typed(
     bundled: tuple[Visitor, httpx.Client],
 ) -> None:
     visitor, _ = bundled
     visitor.open("#tag")
-    assert visitor.evaluate(EXAMPLES.format(panel="#tag")) == [None, "B-money", "B-email"]
+    assert visitor.evaluate(EXAMPLES.format(panel="#tag")) == ["B-place", "B-money", "B-email"]
     edit(visitor, "#tag-text", "See you in Lisbon on 12 March")
     marked = [["Lisbon", "place"], ["12 March", "date"]]
     visitor.wait("document.querySelectorAll('#tag-output mark').length === 2")

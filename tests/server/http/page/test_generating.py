@@ -55,20 +55,38 @@ def go_back(visitor: Visitor, position: int, lane: int = 0) -> None:
     )
 
 
+def wait_drawn(visitor: Visitor, steps: int) -> None:
+    """Wait until the page has asked for the numbers of the state after so many steps."""
+    visitor.wait(
+        "requests.some(({ path, reply }) => "
+        f"path === '/v1/state' && reply && reply.steps === {steps})"
+    )
+
+
+def link_of(visitor: Visitor) -> str:
+    """The link to the point that the first stream shows."""
+    visitor.click(".lane button", "Link")
+    visitor.wait("document.querySelector('.lane .copied').textContent")
+    link: str = visitor.evaluate("document.querySelector('.lane input[readonly]').value")
+    return link
+
+
 def test_a_seed_gives_the_text_of_the_api(visitor: Visitor, demo: httpx.Client) -> None:
     visitor.open()
     write(visitor, prompt="ROMEO:", seed=7, max_tokens=300)
     assert texts(visitor) == [completed(demo, "ROMEO:", 300, seed=7)]
-    visitor.wait("document.querySelector('.caption').textContent.includes('after 305 steps')")
+    wait_drawn(visitor, 305)
     views = visitor.requests("/v1/state")
     assert {each["status"] for each in views} == {200}
     assert len(views[-1]["reply"]["entries"]) == 6
-    drawn = visitor.evaluate(
+    visitor.wait(
         "(() => { const canvas = document.querySelector('.strip');"
         "return canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data"
         ".some((value) => value > 0); })()"
     )
-    assert drawn
+    caption = "6 bands of 384 numbers, 9.2 kB in memory, whatever the text's length."
+    visitor.wait(f"document.querySelector('.caption').textContent.endsWith({json.dumps(caption)})")
+    assert visitor.text(".lane .status").endswith("kB as sent")
 
 
 def test_a_stopped_text_continues_as_if_it_had_not_stopped(
@@ -147,7 +165,7 @@ def test_a_click_chooses_a_character(visitor: Visitor) -> None:
       return { x: left + 1, y: top + height / 2 };
     })()
     """
-    visitor.wait("document.querySelector('.caption').textContent.includes('after 125 steps')")
+    wait_drawn(visitor, 125)
     where = visitor.evaluate(place)  # nothing moves any more
     for kind in ("mousePressed", "mouseReleased"):
         visitor.page.call(
@@ -158,16 +176,19 @@ def test_a_click_chooses_a_character(visitor: Visitor) -> None:
 
 def test_a_beginning_that_is_left_empty_is_refused_in_words(visitor: Visitor) -> None:
     visitor.open()
-    write(visitor, prompt="", max_tokens=10)
-    assert "nothing to read" in visitor.text(".lane .problem")
+    begin(visitor, prompt="", max_tokens=10)
+    assert visitor.text("#generate-problem") == "Write a beginning first."
+    assert texts(visitor) == []
+    write(visitor, prompt="ROMEO:", max_tokens=10)
+    assert visitor.evaluate("document.querySelector('#generate-problem').hidden")
 
 
 def test_a_link_continues_exactly_there(visitor: Visitor, demo: httpx.Client) -> None:
     visitor.open()
     write(visitor, prompt="ROMEO:", seed=7, max_tokens=150)
-    visitor.click(".lane button", "Link")
-    visitor.wait("document.querySelector('.lane input[readonly]').value")
-    link = visitor.evaluate("document.querySelector('.lane input[readonly]').value")
+    link = link_of(visitor)
+    size = visitor.evaluate(f"import('/page/format.js').then(({{ bytes }}) => bytes({len(link)}))")
+    assert visitor.text(".lane .copied").endswith(f" continues from here ({size}).")
     address, _, fragment = link.partition("#")
     assert address == f"{visitor.url}/"
     visitor.open(f"#{fragment}")
@@ -181,13 +202,51 @@ def test_a_link_continues_exactly_there(visitor: Visitor, demo: httpx.Client) ->
     assert (request["body"]["prompt"], "seed" in request["body"]) == ("", False)
 
 
+def test_a_link_carries_the_point_that_is_shown(visitor: Visitor, demo: httpx.Client) -> None:
+    visitor.open()
+    write(visitor, prompt="ROMEO:", seed=7, max_tokens=150)
+    go_back(visitor, 101)
+    visitor.evaluate("navigator.clipboard.writeText = async (text) => { window.copied = text; }; 0")
+    link = link_of(visitor)
+    assert visitor.evaluate("window.copied") == link
+    assert visitor.text(".lane .copied").startswith("Copied. Whoever opens it continues from here")
+    fragment = link.partition("#")[2]
+    visitor.open(f"#{fragment}")
+    text = completed(demo, "ROMEO:", 150, seed=7)
+    assert texts(visitor) == [text[:101]]
+    visitor.fill(max_tokens=55)
+    visitor.click(".lane button", "Continue")
+    wait_idle(visitor)
+    assert texts(visitor) == [text]
+
+
+def test_a_link_to_before_any_text_is_refused_in_words(visitor: Visitor) -> None:
+    visitor.open()
+    write(visitor, prompt="ROMEO:", seed=7, max_tokens=20)
+    go_back(visitor, 0)
+    visitor.click(".lane button", "Link")
+    visitor.wait("!document.querySelector('.lane .problem').hidden")
+    assert visitor.text(".lane .problem") == "There is no memory yet: choose a later character."
+
+
+CUT = "This link was cut or changed, so its memory cannot be read. Ask for it again."
+
+
 def test_a_changed_link_says_what_is_wrong(visitor: Visitor) -> None:
     visitor.open("#generate&model=shakespeare&state=AAAA&text=%3Cb%3Ehello")
     assert texts(visitor) == ["<b>hello"]
-    visitor.wait("document.querySelector('.caption').textContent.includes('the state is no token')")
+    problem = "document.querySelector('.lane .problem')"
+    visitor.wait(f"!{problem}.hidden")
+    assert visitor.text(".lane .problem") == CUT
+    visitor.evaluate(f"{problem}.textContent = ''")
     visitor.click(".lane button", "Continue")
-    visitor.wait("!document.querySelector('.lane .problem').hidden")
-    assert visitor.text(".lane .problem").startswith("the state is")
+    visitor.wait(f"{problem}.textContent === {json.dumps(CUT)}")
+
+
+def test_a_link_that_lost_its_state_says_so(visitor: Visitor) -> None:
+    visitor.open("#generate&model=shakespeare&temperature=0.8&text=hel")
+    assert visitor.text("#generate-problem") == CUT
+    assert texts(visitor) == []
 
 
 _BROKEN_ONCE = """

@@ -79,9 +79,30 @@ def test_a_keystroke_sends_what_is_new_and_the_state_of_the_last_reply(visitor: 
         assert after["body"]["state"] == before["reply"]["results"][0]["state"]
         assert after["body"]["more"]
     shown = visitor.text("#classify-wire")
-    assert f"Text sent so far{len(QUESTION)} B" in shown
-    assert f"If each request repeated it{sum(range(len(QUESTION) + 1))} B" in shown
-    assert visitor.text("#classify-wire .figure") == f"{len(QUESTION) - 1} B"
+    assert f"Characters read by the model{len(QUESTION)}If" in shown
+    assert f"If each request repeated the text{sum(range(len(QUESTION) + 1))}State" in shown
+    states = [each["body"]["state"] or "" for each in visitor.requests(CLASSIFY)]
+    words = f"import('/page/format.js').then(({{ bytes }}) => bytes({sum(map(len, states))}))"
+    assert f"State sent with the text{visitor.evaluate(words)}" in shown
+    assert visitor.text("#classify-wire .figure") == f"{len(QUESTION) - 1} characters"
+
+
+def test_an_emptied_field_and_an_example_begin_anew(visitor: Visitor) -> None:
+    visitor.open()
+    read_text(visitor, "Who wrote")
+    edit(visitor, "#classify-text", "")
+    visitor.wait("document.querySelector('#classify-wire .figure').textContent === '0 characters'")
+    assert "Characters read by the model0If" in visitor.text("#classify-wire")
+    assert visitor.text("#classify-wire .log") == ""
+    edit(visitor, "#classify-text", "Who?")
+    visitor.wait("document.querySelector('#classify-wire .log').textContent")
+    visitor.click("#classify-examples button", "Who wrote")
+    visitor.wait("document.querySelector('#classify-summary').textContent.startsWith('human')")
+    visitor.wait("document.querySelector('#classify-text').value === 'Who wrote Hamlet?'")
+    visitor.wait(
+        "document.querySelector('#classify-wire').textContent"
+        ".includes('Characters read by the model17If')"
+    )
 
 
 def test_an_edit_before_the_end_restarts_from_the_nearest_state(
