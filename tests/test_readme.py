@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.serve.processes import free_port
 from sruserve.model.cells import FAMILIES
 from sruserve.model.folder import load_model
 
@@ -32,12 +32,6 @@ BLOCKS = re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
 COMMANDS = re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
 START = (ROOT / "docs/getting-started.md").read_text()
 FIRST_COMMANDS = re.findall(r"```bash\n(.*?)```", START, re.DOTALL)[:2]  # of the bundled models
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 @pytest.fixture(scope="module")

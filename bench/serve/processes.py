@@ -7,7 +7,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from random import randrange
 from time import perf_counter, sleep
 from types import TracebackType
 
@@ -16,6 +18,8 @@ from bench.report.machine import ROOT
 _POLL_SECONDS = 0.005
 _START_SECONDS = 120
 _STOP_SECONDS = 30
+_GIVEN_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_LOWEST_PORT = 10_000
 SRUSERVE = (sys.executable, "-c", "from sruserve.cli import main; main()", "serve")
 
 
@@ -121,8 +125,10 @@ def answers(port: int, method: str, path: str, body: bytes = b"") -> bool:
 
 
 def free_port() -> int:
-    """Return a port of 127.0.0.1 that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
+    """Return a port of 127.0.0.1 that is free now, and that the system gives to no connection."""
+    lowest_given = int(_GIVEN_PORTS.read_text().split()[0])
+    while True:
+        port = randrange(_LOWEST_PORT, max(lowest_given, 2 * _LOWEST_PORT))
+        with suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return port
