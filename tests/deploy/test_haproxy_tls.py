@@ -117,7 +117,7 @@ def test_the_request_that_watches_a_restart_is_answered_as_the_docs_have_it(
     tmp_path: Path, authority: Authority, ports: tuple[int, int]
 ) -> None:
     if shutil.which("curl") is None:
-        pytest.skip("curl is not installed")
+        pytest.skip("needs the system package curl (apt-get install curl)")
     (line,) = re.findall(r"^  (curl .*) \|\| date$", PAGE, re.MULTILINE)
     assert 'Bearer $KEY"' in line
     with balanced(tmp_path, authority, ports) as (http_port, _):
