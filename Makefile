@@ -63,6 +63,7 @@ docs: $(VENV)/.docs  ## Build the documentation as a site in site/, and check it
 bench: $(VENV)/.bench  ## Measure against the peers; results go to bench/results/
 	$(BIN)/python -m bench.cpu
 	$(BIN)/python -m bench.onnx
+	$(BIN)/python -m bench.papers
 	$(BIN)/python -m bench.serve
 
 GPU_PYTHON ?= 3.11

@@ -126,6 +126,7 @@ def test_what_people_wrote_around_the_tables_stays(tmp_path: Path) -> None:
     [
         ("bench.cpu.__main__", "--quick"),
         ("bench.onnx.__main__", "--quick"),
+        ("bench.papers.__main__", "--quick"),
         ("bench.serve.__main__", "--quick"),
         ("bench.serve.soak.__main__", "--minutes"),
         ("bench.serve.compare", "--quick"),
