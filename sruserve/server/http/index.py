@@ -1,10 +1,13 @@
 """`GET /`: a page for browsers, and the names of other routes for programs.
 
-The page is plain files. Its scripts call the same routes as any client.
+The page is plain files. Its scripts call the same routes as any client. Its style and first script
+travel inside of it, so that the first paint waits for one reply alone.
 """
 
+from base64 import b64encode
 from collections.abc import Callable, Coroutine
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +21,22 @@ from sruserve.server.http.static_files import NOT_MODIFIED, StaticFile, StaticFi
 from sruserve.server.json_output import json_bytes
 
 _FOLDER = Path(__file__).parent / "page"
-_PAGE = "index.html"
-_NAMES = tuple(sorted(file.name for file in _FOLDER.iterdir() if file.name != _PAGE))
-_VARY = (b"vary", b"Accept")
-_PAGE_HEADERS = (
-    _VARY,
-    (b"referrer-policy", b"no-referrer"),
-    (
-        b"content-security-policy",
-        b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
-        b"connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
-        b"require-trusted-types-for 'script'; trusted-types 'none'",
+_PAGE, _STYLE, _START = "index.html", "page.css", "start.js"
+# What takes the place of a link to a file: the file between two tags.
+_INLINED = {
+    _STYLE: (f'<link rel="stylesheet" href="/page/{_STYLE}">', "<style>", "</style>"),
+    _START: (
+        f'<script type="module" src="/page/{_START}"></script>',
+        '<script type="module">',
+        "</script>",
     ),
+}
+_NAMES = tuple(sorted({file.name for file in _FOLDER.iterdir()} - {_PAGE, *_INLINED}))
+_VARY = (b"vary", b"Accept")
+_POLICY = (
+    "default-src 'none'; script-src 'self' {start.js}; style-src {page.css}; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'"
 )
 _ROUTES = {"documentation": "/docs", "models": "/v1/models", "metrics": "/metrics"}
 
@@ -42,8 +49,7 @@ class Index:
 
     def __init__(self, has_page: bool) -> None:
         self._routes = json_bytes({"name": "sruserve", "version": __version__, **_ROUTES})
-        content = (_FOLDER / _PAGE).read_bytes() if has_page else None
-        self._page = None if content is None else StaticFile(content, ".html")
+        self._page = _WholePage() if has_page else None
         self._files = StaticFiles(_FOLDER, _NAMES if has_page else ())
 
     async def index(self, call: HttpCall) -> None:
@@ -53,7 +59,7 @@ class Index:
         """
         accept = call.header(b"accept") or ""
         if self._page is not None and prefers(accept, "text/html", "application/json"):
-            await self._page.send(call, _PAGE_HEADERS)
+            await self._page.send(call)
         else:
             await call.reply_as(200, self._routes, (JSON_TYPE, _VARY))
 
@@ -61,6 +67,28 @@ class Index:
         """Read a file of the page."""
         (name,) = call.path_values
         await self._files.send(call, name)
+
+
+class _WholePage:
+    """The page with the files that it cannot be shown without, and a policy that allows them."""
+
+    def __init__(self) -> None:
+        page, policy = (_FOLDER / _PAGE).read_text("utf-8"), _POLICY
+        for name, (link, opening, closing) in _INLINED.items():
+            content = (_FOLDER / name).read_text("utf-8")
+            page = page.replace(link, f"{opening}{content}{closing}")
+            digest = b64encode(sha256(content.encode()).digest()).decode()
+            policy = policy.replace(f"{{{name}}}", f"'sha256-{digest}'")
+        self._file = StaticFile(page.encode(), ".html")
+        self._headers = (
+            _VARY,
+            (b"referrer-policy", b"no-referrer"),
+            (b"content-security-policy", policy.encode()),
+        )
+
+    async def send(self, call: HttpCall) -> None:
+        """Answer with the page, or that the client has it already."""
+        await self._file.send(call, self._headers)
 
 
 Answer = Callable[[Index, HttpCall], Coroutine[Any, Any, None]]

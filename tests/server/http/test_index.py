@@ -1,6 +1,8 @@
 """`GET /`: a page for browsers, and JSON for programs."""
 
 import re
+from base64 import b64encode
+from hashlib import sha256
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -11,7 +13,15 @@ from sruserve.server.http import index
 from tests.server.conftest import Serve
 
 FOLDER = Path(index.__file__).parent / "page"
-FILES = sorted(file.name for file in FOLDER.iterdir() if file.name != "index.html")
+PAGE = "index.html"
+INLINE = {  # what stands for a file in the page, and what is sent in its place
+    "page.css": ('<link rel="stylesheet" href="/page/page.css">', "<style>{}</style>"),
+    "start.js": (
+        '<script type="module" src="/page/start.js"></script>',
+        '<script type="module">{}</script>',
+    ),
+}
+FILES = sorted({file.name for file in FOLDER.iterdir()} - {PAGE, *INLINE})
 BROWSER = {"accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
 MAX_BYTES = 100_000
 
@@ -23,20 +33,28 @@ class Parsed(HTMLParser):
         super().__init__()
         self.addresses: list[str] = []
         self.refused: list[str] = []
+        self.inline: dict[str, list[str]] = {"script": [], "style": []}
+        self._inside: str | None = None  # an element of the page's own style or script
         self.feed(text)
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
         names = dict(attributes)
         self.addresses += [names[name] or "" for name in ("src", "href") if name in names]
-        inline = (tag == "script" and "src" not in names) or tag == "style"
-        if inline or any(name == "style" or name.startswith("on") for name in names):
+        self._inside = tag if tag in self.inline and "src" not in names else None
+        if any(name == "style" or name.startswith("on") for name in names):
             self.refused.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        if self._inside is not None:
+            self.inline[self._inside].append(data)
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = None
 
 
 def test_a_browser_gets_the_page_and_a_program_json(client: httpx.Client) -> None:
     page = client.get("/", headers=BROWSER)
     assert page.headers["content-type"] == "text/html; charset=utf-8"
-    assert page.content == (FOLDER / "index.html").read_bytes()
     for accept in ("*/*", "application/json", ""):
         reply = client.get("/", headers={"accept": accept})
         assert reply.json()["documentation"] == "/docs"
@@ -51,10 +69,23 @@ def test_the_page_is_small_and_needs_nothing_from_elsewhere(client: httpx.Client
     assert others == {"#content", "/docs", "/metrics"}
     for address in set(own):
         assert client.get(address).status_code == 200
-    contents = {name: (FOLDER / name).read_text() for name in ["index.html", *FILES]}
+    contents = {name: (FOLDER / name).read_text() for name in [PAGE, *INLINE, *FILES]}
     assert sum(len(content.encode()) for content in contents.values()) < MAX_BYTES
     for name, content in contents.items():
         assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)|url\(|@import", content), name
+
+
+def test_the_first_paint_waits_for_the_page_alone(client: httpx.Client) -> None:
+    page = client.get("/", headers=BROWSER).text
+    expected = (FOLDER / PAGE).read_text()
+    for name, (link, whole) in INLINE.items():
+        assert link in expected
+        expected = expected.replace(link, whole.format((FOLDER / name).read_text()))
+    assert page == expected
+    before, _, rest = page.partition("<template")
+    later, _, after = rest.partition("</template>")
+    assert re.findall(r'"/page/(.*?)"', before + after) == ["icon.svg", "icon.svg"]
+    assert re.findall(r'<script type="module" src="/page/(.*)">', later) == ["app.js"]
 
 
 def test_every_script_is_loaded_by_another(client: httpx.Client) -> None:
@@ -72,14 +103,22 @@ def test_every_script_is_loaded_by_another(client: httpx.Client) -> None:
     assert {*early, "app.js"} == scripts  # so that none waits for the one that loads it
 
 
-def test_the_policy_allows_nothing_inline(client: httpx.Client) -> None:
+def test_the_policy_allows_nothing_inline_but_what_the_page_contains(client: httpx.Client) -> None:
     page = client.get("/", headers=BROWSER)
     policy = page.headers["content-security-policy"]
     parts = dict(part.strip().split(" ", 1) for part in policy.split(";"))
     assert parts["default-src"] == parts["base-uri"] == parts["form-action"] == "'none'"
-    for name in ("script-src", "style-src", "img-src", "connect-src"):
-        assert parts[name] == "'self'"
-    assert Parsed(page.text).refused == []
+    assert parts["img-src"] == parts["connect-src"] == "'self'"
+    parsed = Parsed(page.text)
+    assert parsed.refused == []
+    (style,), (script,) = parsed.inline["style"], parsed.inline["script"]
+    assert parts["style-src"] == allowed(style)
+    assert parts["script-src"] == f"'self' {allowed(script)}"
+
+
+def allowed(content: str) -> str:
+    """What allows an element with this content in a policy (Content Security Policy 3, 2.3.1)."""
+    return f"'sha256-{b64encode(sha256(content.encode()).digest()).decode()}'"
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -102,7 +141,9 @@ def test_the_page_is_sent_again_only_if_it_differs(client: httpx.Client) -> None
     assert client.get("/", headers={"if-none-match": etag}).status_code == 200  # JSON has no tag
 
 
-@pytest.mark.parametrize("name", ["absent.js", "index.html", "%2e%2e%2findex.py", ""])
+@pytest.mark.parametrize(
+    "name", ["absent.js", PAGE, *INLINE, "%2e%2e%2findex.py", ""]
+)
 def test_no_other_file_can_be_read(client: httpx.Client, name: str) -> None:
     reply = client.get(f"/page/{name}")
     assert (reply.status_code, reply.json()["error"]["code"]) == (404, "route_not_found")

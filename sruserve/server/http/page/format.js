@@ -14,9 +14,14 @@ export function bytes(count) {
   return `${(count / 1e6).toFixed(1)} MB`;
 }
 
+/** A number with its thousands apart, such as `7,034`. */
+export function grouped(count) {
+  return count.toLocaleString("en");
+}
+
 /** A number of characters, such as `34 characters`. */
 export function characters(count) {
-  return count === 1 ? "1 character" : `${count} characters`;
+  return count === 1 ? "1 character" : `${grouped(count)} characters`;
 }
 
 /** A share between 0 and 1 in percent. */

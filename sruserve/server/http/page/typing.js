@@ -5,6 +5,7 @@ import { Prefixes } from "./prefixes.js";
 import { Wire } from "./wire.js";
 
 const KEYSTROKE_MS = 55;
+const REPEATS = 200; // of an example, as a long text
 
 /**
  * Connects the field, the wire and the error of a panel.
@@ -40,6 +41,10 @@ export class Typing {
     for (const button of this.examples) {
       button.addEventListener("click", () => this.type(button.textContent));
     }
+    byId(`${panel}-long`)?.addEventListener("click", () => {
+      const { textContent } = this.examples.find(({ hidden }) => !hidden);
+      this.type(textContent, `${textContent} `.repeat(REPEATS));
+    });
     this.models = models;
     this.#showExamples();
   }
@@ -66,14 +71,16 @@ export class Typing {
     return this.field.value === entry.text && this.model === model;
   }
 
-  /** Type a text into the empty field, one character after another. */
-  type(text) {
+  /** Type a text into the empty field, one character after another; what is `before` it at once. */
+  type(text, before = "") {
     this.#stopTyping();
     const characters = prefersStillness() ? [text] : Array.from(text);
+    if (before) characters.unshift(before);
     this.field.value = "";
     this.#begin();
     const next = () => {
       this.field.value += characters.shift();
+      this.field.scrollTop = this.field.scrollHeight;
       this.follow();
       this.#showing = characters.length ? setTimeout(next, KEYSTROKE_MS) : null;
     };

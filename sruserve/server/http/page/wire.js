@@ -1,7 +1,7 @@
 // What was sent for a text that is being typed, shown beside it.
 
 import { element } from "./dom.js";
-import { byteLength, bytes, characters } from "./format.js";
+import { byteLength, bytes, characters, grouped } from "./format.js";
 
 const MAX_LINES = 5;
 
@@ -16,7 +16,6 @@ export class Wire {
     this.other = element("span", {});
     this.states = element("span", {});
     this.log = element("ol", { class: "log" });
-    this.empty = element("p", { class: "quiet" }, "Nothing was sent yet.");
     place.append(
       element("h2", {}, "What was sent"),
       element("p", { class: "saved" }, this.saved, " ", this.history),
@@ -27,11 +26,10 @@ export class Wire {
         element("dd", {}, this.own, this.ownBar),
         element("dt", {}, "If each request repeated the text"),
         element("dd", {}, this.other, this.otherBar),
-        element("dt", {}, "State sent with the text"),
+        element("dt", {}, "States sent in place of old text"),
         element("dd", {}, this.states),
       ),
       this.log,
-      this.empty,
     );
     this.reset();
   }
@@ -40,9 +38,8 @@ export class Wire {
   reset() {
     this.sums = { read: 0, repeated: 0, states: 0 };
     this.saved.textContent = "0 characters";
-    this.history.textContent = "of earlier text neither sent nor read again.";
+    this.history.textContent = "so far. Type, and see: nothing is sent twice.";
     this.log.replaceChildren();
-    this.empty.hidden = false;
     this.#drawSums();
   }
 
@@ -60,11 +57,10 @@ export class Wire {
     }
     this.saved.textContent = characters(before);
     this.history.textContent = sent
-      ? `of earlier text neither sent nor read again. The ${bytes(sent.length)} state takes its ` +
-        "place, however long the text."
-      : "of earlier text neither sent nor read again.";
+      ? `of earlier text not sent again, and not read again. The state took their place: ` +
+        `${bytes(sent.length)}, however long the text.`
+      : "of earlier text.";
     this.addState(sent);
-    this.empty.hidden = true;
     this.log.prepend(line(chunk, sent, received));
     while (this.log.children.length > MAX_LINES) this.log.lastChild.remove();
   }
@@ -77,8 +73,8 @@ export class Wire {
 
   #drawSums() {
     const { read, repeated, states } = this.sums;
-    this.own.textContent = read;
-    this.other.textContent = repeated;
+    this.own.textContent = grouped(read);
+    this.other.textContent = grouped(repeated);
     this.states.textContent = bytes(states);
     const most = Math.max(repeated, 1);
     this.ownBar.style.setProperty("--share", read / most);

@@ -70,12 +70,12 @@ def main() -> None:
         visitor.click("#classify-examples button")
         visitor.wait("document.querySelector('#classify-summary').textContent.includes('number')")
         visitor.wait("requests.at(-1).body.input === '' && requests.at(-1).reply")
-        _take(visitor, "page-classify.png", 890)
+        _take(visitor, "page-classify.png", 980)
         visitor.open("#tag")
         visitor.click("#tag-examples button", "Write to")
         visitor.wait("document.querySelectorAll('#tag-output mark').length === 3")
         visitor.wait("requests.at(-1).body.input === '' && requests.at(-1).reply")
-        _take(visitor, "page-tag.png", 790)
+        _take(visitor, "page-tag.png", 840)
         features = [{"name": "prefers-color-scheme", "value": "dark"}]
         page.call("Emulation.setEmulatedMedia", features=features)
         visitor.open()
@@ -85,7 +85,7 @@ def main() -> None:
         visitor.click(".lane button", "Fork from here")
         wait_idle(visitor, 3)
         wait_drawn(visitor, 420)
-        _take(visitor, "page-generate.png", 1150)
+        _take(visitor, "page-generate.png", 1155)
 
 
 if __name__ == "__main__":

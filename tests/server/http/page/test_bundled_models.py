@@ -11,7 +11,7 @@ from tests.server.http.page.test_typing import edit
 from tests.server.processes import serving
 
 EXAMPLES = (
-    "[...document.querySelectorAll('{panel} .examples button:not([hidden])')]"
+    "[...document.querySelectorAll('{panel}-examples button:not([hidden])')]"
     ".map((one) => one.dataset.label ?? null)"
 )
 MARKS = (
@@ -73,7 +73,7 @@ def test_another_model_begins_the_sums_anew(bundled: tuple[Visitor, httpx.Client
 
 def test_all_tabs_fit_a_narrow_screen(bundled: tuple[Visitor, httpx.Client]) -> None:
     visitor, _ = bundled
-    screen = {"width": 360, "height": 800, "deviceScaleFactor": 1, "mobile": True}
+    screen = {"width": 320, "height": 800, "deviceScaleFactor": 1, "mobile": True}
     visitor.page.call("Emulation.setDeviceMetricsOverride", **screen)
     try:
         visitor.open()

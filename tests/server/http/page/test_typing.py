@@ -83,7 +83,7 @@ def test_a_keystroke_sends_what_is_new_and_the_state_of_the_last_reply(visitor: 
     assert f"If each request repeated the text{sum(range(len(QUESTION) + 1))}State" in shown
     states = [each["body"]["state"] or "" for each in visitor.requests(CLASSIFY)]
     words = f"import('/page/format.js').then(({{ bytes }}) => bytes({sum(map(len, states))}))"
-    assert f"State sent with the text{visitor.evaluate(words)}" in shown
+    assert f"States sent in place of old text{visitor.evaluate(words)}" in shown
     assert visitor.text("#classify-wire .figure") == f"{len(QUESTION) - 1} characters"
 
 
@@ -103,6 +103,24 @@ def test_an_emptied_field_and_an_example_begin_anew(visitor: Visitor) -> None:
         "document.querySelector('#classify-wire').textContent"
         ".includes('Characters read by the model17If')"
     )
+
+
+def test_the_state_of_a_long_text_is_as_small_as_that_of_a_short_one(visitor: Visitor) -> None:
+    visitor.open()
+    visitor.click("#classify-long")
+    long = f"{QUESTION} " * 200
+    visitor.wait(
+        "requests.filter(({ body, reply }) => reply && body.input).map(({ body }) => body.input)"
+        f".join('') === {json.dumps(long + QUESTION)}"
+    )
+    sent = chunks(visitor)
+    assert sent[0]["body"]["input"].startswith(long)
+    sizes = [len(each["reply"]["results"][0]["state"]) for each in sent]
+    assert max(sizes) - min(sizes) < 100
+    assert max(sizes) < len(long) / 2
+    earlier = len(long + QUESTION) - len(sent[-1]["body"]["input"])
+    figure = json.dumps(f"{earlier:,} characters")
+    visitor.wait(f"document.querySelector('#classify-wire .figure').textContent === {figure}")
 
 
 def test_an_edit_before_the_end_restarts_from_the_nearest_state(
