@@ -7,11 +7,12 @@ from time import time
 from typing import Any
 
 from sruserve.api.local_model import LocalModel, make_request
+from sruserve.batch.class_lines import class_lines
 from sruserve.batch.entries import Entry
 from sruserve.server.errors import InvalidRequest, ServeError
 from sruserve.server.json_output import json_bytes
 from sruserve.server.tasks.completion_request import CompletionRequest
-from sruserve.server.tasks.requests import ChunkRequest, EmbedRequest
+from sruserve.server.tasks.requests import ChunkRequest, ClassifyRequest, EmbedRequest
 
 _PREFIXES = {"ClassifyRequest": "cls", "TagRequest": "tag", "RegressRequest": "reg"}
 _OPTIONAL = ("state", "logprobs", "stop_reason", "token_ids")
@@ -78,18 +79,34 @@ async def _results(model: LocalModel, entries: Sequence[Entry]) -> list[Answer]:
     request = make_request(entries[0].schema, **fields)
     async with model.results(request) as (task, results):
         served, pairs = model.served, results.results
+        if isinstance(request, ClassifyRequest) and all(map(_is_bare, entries)):
+            rows = [each.probabilities for _, each in pairs if each.state is None]
+            if len(rows) == len(entries) and not any(row is None for row in rows):
+                lines = [entry.line for entry in entries]
+                written = class_lines(served.labels).write(lines, rows)
+                return list(map(Answer, lines, written))
         described = [task.describe(served, item, result) for item, result in pairs]
         if isinstance(request, EmbedRequest) and request.encoding_format == "base64":
-            for values, (_, result) in zip(described, pairs, strict=True):
-                if result.vector is not None:
-                    vector = result.vector.astype("<f4").tobytes()
-                    values["embedding"] = b64encode(vector).decode()
+            _in_base64(described, [result.vector for _, result in pairs])
         if entries[0].key is None:
-            return [_line(served.name, entries[0], described, results.steps)]
+            steps = sum(result.steps for _, result in pairs)
+            return [_line(served.name, entries[0], described, steps)]
         return [
             _line(served.name, entry, [values], result.steps)
             for entry, values, (_, result) in zip(entries, described, pairs, strict=True)
         ]
+
+
+def _is_bare(entry: Entry) -> bool:
+    """Whether a line has one input, and its answer only the result."""
+    return entry.key is not None and entry.custom_id is None and entry.id is None
+
+
+def _in_base64(described: Sequence[dict[str, Any]], vectors: Sequence[Any]) -> None:
+    """Replace the vectors of descriptions by their bytes in base64."""
+    for values, vector in zip(described, vectors, strict=True):
+        if vector is not None:
+            values["embedding"] = b64encode(vector.astype("<f4").tobytes()).decode()
 
 
 def _line(name: str, entry: Entry, results: Sequence[dict[str, Any]], steps: int) -> Answer:

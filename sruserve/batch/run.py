@@ -18,12 +18,12 @@ from sruserve.batch.source import Source
 
 T = TypeVar("T")
 
-# The engine answers all waiting texts in one step if they fit into one. Otherwise it schedules each
-# of them, which takes as long as computing a short one. So a group of short lines is a part of a
-# step, and few groups are in flight: one is computed, and others are read, wait or are written.
+# The engine takes as many groups into a step as fit. It schedules the texts of a group that is more
+# than a step, which takes as long as computing short ones. So a group of short lines is a part of a
+# step, and those in flight are two steps: one is computed, the other is read, waits or is written.
 _GROUP_LINES = 128
 _GROUP_SIZE = 4 << 10  # characters, about: a longer line is a group of its own
-_GROUPS = 4
+_GROUPS = 8
 _LINES = 128  # in flight, even if they are more groups: completions are groups of one line
 _MAX_SIZE = 16 << 20
 

@@ -240,7 +240,7 @@ def test_a_line_that_is_too_long_is_wrong_and_never_in_memory(
 @pytest.mark.parametrize(
     ("task", "text", "max_size", "lines"),
     [
-        ("classify", b"to be", None, 512),
+        ("classify", b"to be", None, 1024),
         ("classify", b"to be " * 200, None, 128),
         ("classify", b"to be " * 200, 10_000, 12),
         ("generate", b"to be", None, 128),
@@ -256,7 +256,7 @@ def test_few_lines_are_read_ahead_of_those_that_are_answered(
     lines: int,
 ) -> None:
     model = local("question" if task == "classify" else "characters")
-    source = Source(io.BytesIO((text + b"\n") * 1000))
+    source = Source(io.BytesIO((text + b"\n") * 2000))
     asked = asyncio.Event()
 
     async def blocked(_: object, entries: list[Entry]) -> list[Answer]:
