@@ -64,6 +64,7 @@ class Run:
         self._reader, self._sink, self._made_of = reader, sink, made_of
         self._journal, self._advance = journal, advance
         self._groups = self._make_groups()
+        self._do = _in_thread if source.waits or sink.waits else _at_once
         self._flying: deque[tuple[Group, asyncio.Task[list[Answer]]]] = deque()
         self._task: asyncio.Task[None] | None = None
 
@@ -90,7 +91,7 @@ class Run:
     async def _answer_all(self) -> None:
         answered: list[Answered] = []
         while True:
-            for group in await _in_thread(self._write_and_read, answered):
+            for group in await self._do(self._write_and_read, answered):
                 task = asyncio.ensure_future(answer(self._model, group.entries))
                 self._flying.append((group, task))
             if not self._flying:
@@ -110,10 +111,7 @@ class Run:
         return answered
 
     def _write_and_read(self, answered: list[Answered]) -> list[Group]:
-        """Write answers, and read as many groups as may be in flight beside the present ones.
-
-        One call of a thread does both, because each call takes as long as several lines.
-        """
+        """Write answers, and read as many groups as may be in flight beside the present ones."""
         for group, answers in answered:
             self._write(group, answers)
         flying = [group for group, _ in self._flying]
@@ -170,6 +168,11 @@ def _has_room(groups: Sequence[Group]) -> bool:
     lines = sum(len(group.entries) for group in groups)
     size = sum(group.size for group in groups)
     return (len(groups) < _GROUPS or lines < _LINES) and size < _MAX_SIZE
+
+
+async def _at_once(work: Callable[..., T], *arguments: Any) -> T:
+    """Run work that waits for nobody: a thread would cost as much as some dozens of lines."""
+    return work(*arguments)
 
 
 async def _in_thread(work: Callable[..., T], *arguments: Any) -> T:
