@@ -7,14 +7,15 @@ from time import time
 from typing import Any
 
 from sruserve.api.local_model import LocalModel, make_request
+from sruserve.batch.class_lines import class_lines
 from sruserve.batch.entries import Entry
 from sruserve.server.errors import InvalidRequest, ServeError
 from sruserve.server.json_output import json_bytes
 from sruserve.server.tasks.completion_request import CompletionRequest
-from sruserve.server.tasks.requests import ChunkRequest, EmbedRequest
+from sruserve.server.tasks.requests import ChunkRequest, ClassifyRequest, EmbedRequest
 
 _PREFIXES = {"ClassifyRequest": "cls", "TagRequest": "tag", "RegressRequest": "reg"}
-_OPTIONAL = frozenset({"state", "logprobs", "stop_reason", "token_ids"})
+_OPTIONAL = ("state", "logprobs", "stop_reason", "token_ids")
 ID_PREFIX = "batch_req_"
 
 
@@ -64,8 +65,8 @@ async def _complete(model: LocalModel, entry: Entry) -> Answer:
             return _openai(entry, body)
         for choice in choices:
             del choice["index"]
-        results = [_known(choice) for choice in choices]
-        return _own(entry, results)
+            _drop_absent(choice)
+        return _own(entry, choices)
 
 
 async def _results(model: LocalModel, entries: Sequence[Entry]) -> list[Answer]:
@@ -77,34 +78,47 @@ async def _results(model: LocalModel, entries: Sequence[Entry]) -> list[Answer]:
                 fields[name] = [entry.fields[name] for entry in entries]
     request = make_request(entries[0].schema, **fields)
     async with model.results(request) as (task, results):
-        described = [
-            (_described(request, task.describe(model.served, item, result), result), result)
-            for item, result in results.results
-        ]
+        served, pairs = model.served, results.results
+        if isinstance(request, ClassifyRequest) and all(map(_is_bare, entries)):
+            rows = [each.probabilities for _, each in pairs if each.state is None]
+            if len(rows) == len(entries) and not any(row is None for row in rows):
+                lines = [entry.line for entry in entries]
+                written = class_lines(served.labels).write(lines, rows)
+                return list(map(Answer, lines, written))
+        described = [task.describe(served, item, result) for item, result in pairs]
+        if isinstance(request, EmbedRequest) and request.encoding_format == "base64":
+            _in_base64(described, [result.vector for _, result in pairs])
         if entries[0].key is None:
-            return [_line(model, entries[0], described)]
-        pairs = zip(entries, described, strict=True)
-        return [_line(model, entry, [each]) for entry, each in pairs]
+            steps = sum(result.steps for _, result in pairs)
+            return [_line(served.name, entries[0], described, steps)]
+        return [
+            _line(served.name, entry, [values], result.steps)
+            for entry, values, (_, result) in zip(entries, described, pairs, strict=True)
+        ]
 
 
-def _described(request: ChunkRequest, described: dict[str, Any], result: Any) -> dict[str, Any]:
-    in_base64 = isinstance(request, EmbedRequest) and request.encoding_format == "base64"
-    if in_base64 and result.vector is not None:
-        described["embedding"] = b64encode(result.vector.astype("<f4").tobytes()).decode()
-    return described
+def _is_bare(entry: Entry) -> bool:
+    """Whether a line has one input, and its answer only the result."""
+    return entry.key is not None and entry.custom_id is None and entry.id is None
 
 
-def _line(
-    model: LocalModel, entry: Entry, described: Sequence[tuple[dict[str, Any], Any]]
-) -> Answer:
-    """Return the line of an entry. described: of each of its inputs, with its result."""
-    results = [values for values, _ in described]
+def _in_base64(described: Sequence[dict[str, Any]], vectors: Sequence[Any]) -> None:
+    """Replace the vectors of descriptions by their bytes in base64."""
+    for values, vector in zip(described, vectors, strict=True):
+        if vector is not None:
+            values["embedding"] = b64encode(vector.astype("<f4").tobytes()).decode()
+
+
+def _line(name: str, entry: Entry, results: Sequence[dict[str, Any]], steps: int) -> Answer:
+    """Return the line of an entry.
+
+    name: of the model. results: of each of the entry's inputs. steps: of all of these together.
+    """
     if entry.custom_id is None:
-        return _own(entry, [_known(values) for values in results])
-    name, steps = model.served.name, sum(result.steps for _, result in described)
+        return _own(entry, list(map(_drop_absent, results)))
     if entry.schema is EmbedRequest:
         data = [
-            {"object": "embedding", "index": index, **_known(values)}
+            {"object": "embedding", "index": index, **_drop_absent(values)}
             for index, values in enumerate(results)
         ]
         usage = {"prompt_tokens": steps, "total_tokens": steps}
@@ -116,11 +130,11 @@ def _line(
 
 def _own(entry: Entry, results: Sequence[Mapping[str, Any]]) -> Answer:
     """Return the line of an entry of our own: the fields of its result, or a list of several."""
-    head: dict[str, Any] = {"line": entry.line}
+    line: dict[str, Any] = {"line": entry.line}
     if entry.id is not None:
-        head["id"] = entry.id
-    fields = results[0] if len(results) == 1 else {"results": results}
-    return Answer(entry.line, json_bytes({**head, **fields}) + b"\n")
+        line["id"] = entry.id
+    line.update(results[0] if len(results) == 1 else {"results": results})
+    return Answer(entry.line, json_bytes(line) + b"\n")
 
 
 def _openai(entry: Entry, body: Mapping[str, Any], status: int = 200) -> Answer:
@@ -144,8 +158,9 @@ def _refusal(entry: Entry, error: ServeError) -> Answer:
     return Answer(entry.line, json_bytes(content) + b"\n", wrong=True)
 
 
-def _known(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a result without the fields that a line need not have."""
-    return {
-        name: value for name, value in values.items() if value is not None or name not in _OPTIONAL
-    }
+def _drop_absent(values: dict[str, Any]) -> dict[str, Any]:
+    """Drop the fields without a value that a line need not have; return the result."""
+    for name in _OPTIONAL:
+        if name in values and values[name] is None:
+            del values[name]
+    return values

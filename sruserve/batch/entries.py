@@ -46,23 +46,20 @@ class Entry:
 
     custom_id: that of a line of OpenAI's batches; None for lines of our own.
     id: the field `id` of a line of our own, to be repeated; None without one.
-    fields: those of the schema. key: equal for lines that one request can ask together, which have
-        one input each; None: this line is a request of its own.
+    fields: those of the schema. size: their characters, ids and numbers, about.
+    key: equal for lines that one request can ask together, which have one input each; None: this
+        line is a request of its own.
     problem: why there is no request.
     """
 
     line: int
     schema: type[Request]
     fields: Mapping[str, Any]
+    size: int
     custom_id: str | None = None
     id: Any = None
     key: str | None = None
     problem: ServeError | None = None
-
-    @property
-    def size(self) -> int:
-        """The characters, ids and numbers of the line, about."""
-        return _size(self.fields)
 
 
 class EntryReader:
@@ -76,15 +73,17 @@ class EntryReader:
         self._schema, self._model, self._options = _SCHEMAS[task], model, options
         self._text = "prompt" if self._schema is CompletionRequest else "input"
         self._text_key = self._key(self._schema, {**options, self._text: ""})
+        self._options_size = _size(options)
 
     def read(self, record: Record) -> Entry:
         """Return the request of a record; an invalid one has a problem."""
-        if record.problem is not None:
-            return Entry(record.line, self._schema, {}, problem=MalformedBody(record.problem))
         value = record.value
         if isinstance(value, str):
             fields = {**self._options, self._text: value}
-            return Entry(record.line, self._schema, fields, key=self._text_key)
+            size = self._options_size + len(value)
+            return Entry(record.line, self._schema, fields, size, None, None, self._text_key)
+        if record.problem is not None:
+            return Entry(record.line, self._schema, {}, 0, problem=MalformedBody(record.problem))
         if isinstance(value, dict) and "custom_id" in value:
             return self._openai(record.line, value)
         if not isinstance(value, dict):
@@ -94,9 +93,9 @@ class EntryReader:
         try:
             self._check_model(fields)
         except ServeError as error:
-            return Entry(record.line, self._schema, {}, id=own_id, problem=error)
+            return Entry(record.line, self._schema, {}, 0, id=own_id, problem=error)
         key = self._key(self._schema, fields)
-        return Entry(record.line, self._schema, fields, id=own_id, key=key)
+        return Entry(record.line, self._schema, fields, _size(fields), id=own_id, key=key)
 
     def _openai(self, line: int, value: dict[str, Any]) -> Entry:
         custom_id, body, url = str(value["custom_id"]), value.get("body"), value.get("url")
@@ -113,8 +112,9 @@ class EntryReader:
             if fields.get("stream"):
                 raise InvalidRequest("a line cannot stream: leave 'stream' out", param="stream")
         except ServeError as error:
-            return Entry(line, schema or self._schema, {}, custom_id, problem=error)
-        return Entry(line, schema, fields, custom_id, key=self._key(schema, fields))
+            return Entry(line, schema or self._schema, {}, 0, custom_id, problem=error)
+        key = self._key(schema, fields)
+        return Entry(line, schema, fields, _size(fields), custom_id, key=key)
 
     def _check_model(self, fields: dict[str, Any]) -> None:
         """Drop the field `model`; raises if it names another one."""

@@ -1,10 +1,11 @@
 """The files of a run: its output with those beside it, none of which may be the input."""
 
 import os
+import stat
 from contextlib import suppress
 from io import UnsupportedOperation
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import IO, BinaryIO, NamedTuple
 
 from sruserve.batch.errors import OutputError
 from sruserve.model.atomic_file import check_replaceable
@@ -27,6 +28,14 @@ class RunFiles(NamedTuple):
         """Return an output with the files beside it."""
         suffixes = (".errors", ".progress", ".progress.new")
         return cls(output, *(output.with_name(output.name + suffix) for suffix in suffixes))
+
+
+def is_regular(file: IO[bytes]) -> bool:
+    """Whether an open file is on a disk, where nobody else has to read or write first."""
+    try:
+        return stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+    except UnsupportedOperation:  # a stream without a descriptor
+        return False
 
 
 def check_output(output: Path, source: BinaryIO) -> None:

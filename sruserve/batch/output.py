@@ -16,15 +16,19 @@ from typing import IO, Protocol
 
 from sruserve.batch.answers import ID_PREFIX, Answer
 from sruserve.batch.errors import ChangedError
-from sruserve.batch.files import RunFiles
+from sruserve.batch.files import RunFiles, is_regular
 
 _PART = 1 << 16
 
 
 class Sink(Protocol):
-    """Where answers go."""
+    """Where answers go.
+
+    wrong: lines that were wrong so far. waits: writing may wait for whoever reads it.
+    """
 
     wrong: int
+    waits: bool
 
     def write(self, answers: Sequence[Answer]) -> None:
         """Write answers, in the order of their lines."""
@@ -34,7 +38,7 @@ class Sink(Protocol):
 class Output:
     """An output file and its file of errors, which exists once a line is wrong.
 
-    line: the input's line up to which both are complete. wrong: lines that were wrong so far.
+    line: the input's line up to which both are complete. wrong, waits: see `Sink`.
 
     Raises `ChangedError` for files that are not of a run, or that another run writes.
     """
@@ -49,6 +53,7 @@ class Output:
                 self._errors = opened.enter_context(self.errors.open("ab+", buffering=0))
             self.line = max(_last_line(file) for file in (self._output, self._errors) if file)
             self.wrong = _lines(self._errors) if self._errors else 0
+            self.waits = not is_regular(self._output)
             opened.pop_all()
         self._writing, self._closed = Lock(), False
 
@@ -81,7 +86,7 @@ class Output:
 
 
 class StandardOutput:
-    """Writes answers to one stream, and errors to another. wrong: see `Output`.
+    """Writes answers to one stream, and errors to another. wrong, waits: see `Sink`.
 
     A terminal gets no character that it may obey, which an input could have chosen: such characters
     become escapes of JSON, so the values stay the same.
@@ -89,7 +94,7 @@ class StandardOutput:
 
     def __init__(self, output: IO[bytes], errors: IO[bytes]) -> None:
         self._output, self._errors = output, errors
-        self.wrong = 0
+        self.wrong, self.waits = 0, True
 
     def write(self, answers: Sequence[Answer]) -> None:
         """See `Sink`."""

@@ -18,12 +18,12 @@ from sruserve.batch.source import Source
 
 T = TypeVar("T")
 
-# The engine answers all waiting texts in one step if they fit into one. Otherwise it schedules each
-# of them, which takes as long as computing a short one. So a group of short lines is a part of a
-# step, and few groups are in flight: one is computed, and others are read, wait or are written.
+# The engine takes as many groups into a step as fit. It schedules the texts of a group that is more
+# than a step, which takes as long as computing short ones. So a group of short lines is a part of a
+# step, and those in flight are two steps: one is computed, the other is read, waits or is written.
 _GROUP_LINES = 128
 _GROUP_SIZE = 4 << 10  # characters, about: a longer line is a group of its own
-_GROUPS = 4
+_GROUPS = 8
 _LINES = 128  # in flight, even if they are more groups: completions are groups of one line
 _MAX_SIZE = 16 << 20
 
@@ -64,6 +64,7 @@ class Run:
         self._reader, self._sink, self._made_of = reader, sink, made_of
         self._journal, self._advance = journal, advance
         self._groups = self._make_groups()
+        self._do = _in_thread if source.waits or sink.waits else _at_once
         self._flying: deque[tuple[Group, asyncio.Task[list[Answer]]]] = deque()
         self._task: asyncio.Task[None] | None = None
 
@@ -90,7 +91,7 @@ class Run:
     async def _answer_all(self) -> None:
         answered: list[Answered] = []
         while True:
-            for group in await _in_thread(self._write_and_read, answered):
+            for group in await self._do(self._write_and_read, answered):
                 task = asyncio.ensure_future(answer(self._model, group.entries))
                 self._flying.append((group, task))
             if not self._flying:
@@ -110,10 +111,7 @@ class Run:
         return answered
 
     def _write_and_read(self, answered: list[Answered]) -> list[Group]:
-        """Write answers, and read as many groups as may be in flight beside the present ones.
-
-        One call of a thread does both, because each call takes as long as several lines.
-        """
+        """Write answers, and read as many groups as may be in flight beside the present ones."""
         for group, answers in answered:
             self._write(group, answers)
         flying = [group for group, _ in self._flying]
@@ -170,6 +168,11 @@ def _has_room(groups: Sequence[Group]) -> bool:
     lines = sum(len(group.entries) for group in groups)
     size = sum(group.size for group in groups)
     return (len(groups) < _GROUPS or lines < _LINES) and size < _MAX_SIZE
+
+
+async def _at_once(work: Callable[..., T], *arguments: Any) -> T:
+    """Run work that waits for nobody: a thread would cost as much as some dozens of lines."""
+    return work(*arguments)
 
 
 async def _in_thread(work: Callable[..., T], *arguments: Any) -> T:

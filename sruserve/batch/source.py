@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from functools import partial
 from typing import BinaryIO
 
+from sruserve.batch.files import is_regular
+
 MAX_LINE_BYTES = 64 << 20
 _PART = 1 << 20
 
@@ -12,12 +14,14 @@ _PART = 1 << 20
 class Source:
     """The lines of a file.
 
+    waits: reading may wait for whoever writes it.
     bytes, line: how many bytes and lines have been read.
     mark: a line whose digest is kept. marked: that digest, once the line has been read.
     """
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self._digest = file, hashlib.sha256()
+        self.waits = not is_regular(file)
         self._parts: list[bytes] = []  # that are still to be digested, of `_undigested` bytes
         self._undigested = 0
         self.bytes = self.line = self.mark = 0

@@ -196,7 +196,7 @@ def test_errors_of_an_earlier_run_are_counted(local: Local, tmp_path: Path) -> N
 class HeldSink:
     """Takes answers, and holds the thread that writes them."""
 
-    wrong = 0
+    wrong, waits = 0, True
 
     def __init__(self) -> None:
         self.begun, self.may_end, self.written = threading.Event(), threading.Event(), 0

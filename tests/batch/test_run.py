@@ -3,7 +3,8 @@
 import asyncio
 import io
 import json
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,8 @@ from sruserve.batch import source as sources
 from sruserve.batch.answers import Answer, answer
 from sruserve.batch.entries import Entry, EntryReader
 from sruserve.batch.errors import InputError
-from sruserve.batch.output import StandardOutput
-from sruserve.batch.records import Format, records
+from sruserve.batch.output import Output, StandardOutput
+from sruserve.batch.records import Format, Record, records
 from sruserve.batch.source import Source
 from sruserve.server.errors import EngineFailure
 from sruserve.server.offload import offload
@@ -240,7 +241,7 @@ def test_a_line_that_is_too_long_is_wrong_and_never_in_memory(
 @pytest.mark.parametrize(
     ("task", "text", "max_size", "lines"),
     [
-        ("classify", b"to be", None, 512),
+        ("classify", b"to be", None, 1024),
         ("classify", b"to be " * 200, None, 128),
         ("classify", b"to be " * 200, 10_000, 12),
         ("generate", b"to be", None, 128),
@@ -256,7 +257,7 @@ def test_few_lines_are_read_ahead_of_those_that_are_answered(
     lines: int,
 ) -> None:
     model = local("question" if task == "classify" else "characters")
-    source = Source(io.BytesIO((text + b"\n") * 1000))
+    source = Source(io.BytesIO((text + b"\n") * 2000))
     asked = asyncio.Event()
 
     async def blocked(_: object, entries: list[Entry]) -> list[Answer]:
@@ -268,7 +269,8 @@ def test_few_lines_are_read_ahead_of_those_that_are_answered(
     if max_size is not None:
         monkeypatch.setattr(running, "_MAX_SIZE", max_size)
     reader = EntryReader(task, model.served.name, {})
-    work = running.Run(model, source, records(source, Format.LINES, None), reader, None, {})  # type: ignore[arg-type]
+    sink = StandardOutput(io.BytesIO(), io.BytesIO())
+    work = running.Run(model, source, records(source, Format.LINES, None), reader, sink, {})
 
     async def read() -> None:
         running_task = asyncio.create_task(work())
@@ -280,6 +282,29 @@ def test_few_lines_are_read_ahead_of_those_that_are_answered(
 
     model.loop.run(read())
     assert source.line == lines
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["files", "pipe"])
+def test_only_a_pipe_is_read_and_written_on_a_thread(
+    local: Local, tmp_path: Path, waits: bool
+) -> None:
+    model, path, threads = local("question"), tmp_path / "in", set[str]()
+    path.write_bytes(b"who\n" * 300)
+    with path.open("rb") as file:
+        source = Source(io.BytesIO(path.read_bytes()) if waits else file)
+        output = Output(tmp_path / "out")
+
+        def seen(lines: Iterator[Record]) -> Iterator[Record]:
+            for each in lines:
+                threads.add(threading.current_thread().name)
+                yield each
+
+        lines = seen(records(source, Format.LINES, None))
+        reader = EntryReader("classify", model.served.name, {})
+        model.loop.run(running.Run(model, source, lines, reader, output, {})())
+        output.close()
+    assert len(answers(tmp_path / "out")) == 300
+    assert ("sruserve" in threads) != waits
 
 
 def test_short_lines_are_tokenized_without_a_thread(

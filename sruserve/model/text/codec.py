@@ -136,8 +136,10 @@ class Words:
         self._ids, self._places = PieceCache(), PieceCache()
 
     def encode(self, text: str, word: str = "", more: bool = False) -> tuple[Ids, str]:
-        text, word = self._finished(word + text, more)
-        self._check(text)
+        if word or more:
+            text, word = self._finished(word + text, more)
+        if len(text) > self._longest:
+            self._check(text)
         if len(text) <= _LONG:
             return np.array(self._ids_by_piece(text), np.int64), word
         return np.concatenate([self._ids_of(part) for part in self._parts(text, _PART)]), word
@@ -145,7 +147,8 @@ class Words:
     def locate(self, text: str, word: str = "", more: bool = False) -> tuple[Ids, Ids, str]:
         word_length = len(word)
         text, word = self._finished(word + text, more)
-        self._check(text)
+        if len(text) > self._longest:
+            self._check(text)
         # Arrays, because converting a list of a million tuples would block all other threads.
         ids, places = array("q"), array("q")
         for match in self._piece.finditer(text):
@@ -160,8 +163,6 @@ class Words:
 
     def _check(self, text: str) -> None:
         """Raise `TextError` if a word is too long for the normalizers."""
-        if len(text) <= self._longest:
-            return
         longest = max((len(match[0]) for match in self._piece.finditer(text)), default=0)
         if longest > self._longest:
             raise TextError(

@@ -31,6 +31,7 @@ class AdmissionQueue:
     def __init__(self, config: EngineConfig, clock: Callable[[], float] = time.monotonic) -> None:
         self._config, self._clock = config, clock
         self._messages: SimpleQueue[Job | CachedState | None] = SimpleQueue()
+        self._returned: list[Job] = []  # for the next `receive`
         self._lock = Lock()
         self._closed = False
         self._bounds = (
@@ -57,7 +58,7 @@ class AdmissionQueue:
 
     @property
     def empty(self) -> bool:
-        return self._messages.empty()
+        return not self._returned and self._messages.empty()
 
     def check(self, cost: int, tenant: Hashable) -> None:
         """Raise `Overloaded` if a job of `cost` bytes would not be admitted now."""
@@ -116,7 +117,9 @@ class AdmissionQueue:
 
     def receive(self, timeout: float | None) -> list[Job | CachedState]:
         """Take all messages; wait up to `timeout` seconds (None: forever) for the first one."""
-        messages: list[Job | CachedState] = []
+        messages: list[Job | CachedState] = [*self._returned]
+        if messages:
+            self._returned, timeout = [], 0
         while True:
             try:
                 message = self._messages.get(timeout != 0, timeout)
@@ -125,6 +128,10 @@ class AdmissionQueue:
             timeout = 0
             if message is not None:
                 messages.append(message)
+
+    def put_back(self, jobs: list[Job]) -> None:
+        """Have received jobs received again, before all others; for the receiving thread."""
+        self._returned = jobs
 
     def _check(self, amounts: Sequence[int]) -> None:
         """Refuse a request that does not fit; one that would wait alone may have any size."""

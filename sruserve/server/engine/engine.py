@@ -333,16 +333,17 @@ class Engine:
         self._report_occupancy()
 
     def _wait_for_jobs(self) -> None:
-        """Answer the next jobs in one step, or else let the scheduler have them."""
+        """Answer jobs in one step, or else let the scheduler have all that came."""
         polls = self._has_news or self._draining.is_set()
         messages = self._admission_queue.receive(_REPORT_SECONDS if polls else None)
         started = time.monotonic()
-        rows = 0
+        rows, left = 0, list[Job]()
         try:
-            rows = self._one_step.answer(messages, self._scheduler.max_input_rows)
+            rows, left = self._one_step.answer(messages, self._scheduler.max_input_rows)
         except faults() as error:  # the scheduler's steps find out whose fault it is
             _log.warning("one step of %s failed, so they are scheduled: %s", self.model.name, error)
         if rows:
+            self._admission_queue.put_back(left)
             self._scheduler.record_step(rows, 0, rows, time.monotonic() - started)
         else:
             self._scheduler.accept(messages)

@@ -144,7 +144,7 @@ class Sampling:
         return self.logprobs is not None or self.adjusts
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: a frozen one takes 0.6 µs more, and each input is one
 class SequenceInput:
     """One sequence of a job.
 
@@ -173,7 +173,7 @@ class SequenceInput:
         return "", ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: see `SequenceInput`
 class Classified:
     """Probabilities (classes), float32, after the stream's last step; None if there is none yet.
 

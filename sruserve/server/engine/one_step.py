@@ -1,4 +1,4 @@
-"""Answer jobs in one step when nothing else waits: there is nothing to schedule, and no state."""
+"""Answer whole jobs in one step when nothing else waits: no text is scheduled, no state kept."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -14,6 +14,7 @@ from sruserve.server.engine.admission_queue import AdmissionQueue
 from sruserve.server.engine.job import Classified, Job, JobKind, StateOutput
 from sruserve.server.engine.output_reader import OutputReader
 from sruserve.server.engine.result_dispatcher import ResultDispatcher
+from sruserve.server.engine.scheduling.job_turns import JobTurns, may_take_turns
 from sruserve.server.engine.sequence import not_finite
 from sruserve.server.engine.settle import Metrics
 from sruserve.server.engine.state_cache.cache import CachedState
@@ -28,7 +29,7 @@ _SHARED_ROWS = 128
 class OneStep:
     """Classifies whole inputs that begin from zeros and whose end states nobody asks for.
 
-    The scheduler would do the same in its next step. All other jobs are left to it, and so is a
+    The scheduler would do the same in its next steps. All other jobs are left to it, and so is a
     step that fails: it finds out whose fault that is.
     """
 
@@ -44,31 +45,40 @@ class OneStep:
         self._network, self._states, self._threads = model.network, states, threads
         self._output_reader = OutputReader(model)
         self._admission_queue, self._dispatcher = admission_queue, dispatcher
-        self._metrics = metrics
+        self._metrics, self._turns = metrics, JobTurns()
 
-    def answer(self, messages: Sequence[Job | CachedState], max_rows: int) -> int:
-        """Answer all jobs if one step of up to `max_rows` rows can; return its rows, or 0.
+    def answer(self, messages: Sequence[Job | CachedState], max_rows: int) -> tuple[int, list[Job]]:
+        """Answer the jobs of one step of up to `max_rows` rows; return its rows, and other jobs.
 
-        If this raises, no job is answered, and all still wait.
+        The rows are 0 if the scheduler must have all messages. If this raises, no job is answered,
+        and all still wait.
         """
         started = time.monotonic()
         jobs: list[Job] = []
-        inputs: list[Inputs] = []
+        left: list[Job] = []
         rows, owner = 0, None
         for job in messages:
             if not isinstance(job, Job) or not _is_plain(job, started):
-                return 0
+                return 0, []
             jobs.append(job)
-            for item in job.items:
-                steps = len(item.inputs)
-                if item.start is not None or not 0 < steps <= self._network.piece_rows:
-                    return 0
-                inputs.append(item.inputs)
             if rows and job.tenant != owner:
                 max_rows = min(max_rows, _SHARED_ROWS)
             owner, rows = job.tenant, rows + job.inputs
-        if not 0 < rows <= max_rows:
-            return 0
+        if rows > max_rows:
+            if not may_take_turns(jobs, max_rows):
+                return 0, []
+            jobs, left = self._turns.choose(jobs, max_rows)
+        inputs: list[Inputs] = []
+        rows = 0
+        for job in jobs:
+            for item in job.items:
+                steps = len(item.inputs)
+                if item.start is not None or not 0 < steps <= self._network.piece_rows:
+                    return 0, []
+                inputs.append(item.inputs)
+                rows += steps
+        if not rows:
+            return 0, []
         for job in jobs:
             job.begun = started
             self._metrics.queued(started - job.submitted)
@@ -83,7 +93,7 @@ class OneStep:
             # A view would keep the whole step's in memory for as long as one client takes.
             self._deliver(job, probabilities[first:end].copy(), is_finite)
             first = end
-        return rows
+        return rows, left
 
     def _deliver(self, job: Job, probabilities: NDArray[np.float32], is_finite: bool) -> None:
         """Deliver the results of a job, which no longer waits.
@@ -93,10 +103,9 @@ class OneStep:
         if not is_finite and np.isnan(probabilities).any():
             self._dispatcher.add_error(job, not_finite())
             return
-        last = len(job.items) - 1
-        for index, (item, of_item) in enumerate(zip(job.items, probabilities, strict=True)):
-            result = Classified(of_item, len(item.inputs), None)
-            self._dispatcher.add_result(job, index, result, last=index == last)
+        items = zip(job.items, probabilities, strict=True)
+        results = [Classified(of_item, len(item.inputs), None) for item, of_item in items]
+        self._dispatcher.add_results(job, results)
 
     def _classify(self, inputs: list[Inputs], rows: int) -> NDArray[np.float32]:
         """The class probabilities of whole inputs, (inputs, classes)."""

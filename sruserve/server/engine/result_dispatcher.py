@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from sruserve.server.engine.job import Job, Result
 from sruserve.server.engine.state_cache.cache import CachedState
@@ -24,6 +24,10 @@ class ResultDispatcher:
     def add_result(self, job: Job, index: int, result: Result, *, last: bool = False) -> None:
         """Add a result of one item; `last`: the job is done with it."""
         self._add(_Message(job, index, result, last))
+
+    def add_results(self, job: Job, results: Sequence[Result]) -> None:
+        """Add the results of all items of a job, which is done with them; none has a state."""
+        self._add(_Message(job, results=results))
 
     def add_error(self, job: Job, error: ServeError | None) -> None:
         """End a job early. error: None if nobody waits for it any more."""
@@ -50,6 +54,8 @@ class ResultDispatcher:
             try:
                 if message.result is not None:
                     message.job.deliver(message.index, message.result)
+                for index, result in enumerate(message.results):
+                    message.job.deliver(index, result)
                 if message.error is not None:
                     done.set_exception(message.error)
                 elif message.last:
@@ -68,9 +74,9 @@ class ResultDispatcher:
 
 
 class _Message:
-    """A result of one item, or (without a result) what ends its job early."""
+    """A result of one item, the results of all items, or what ends a job early."""
 
-    __slots__ = ("error", "index", "job", "last", "result")
+    __slots__ = ("error", "index", "job", "last", "result", "results")
 
     def __init__(
         self,
@@ -79,6 +85,7 @@ class _Message:
         result: Result | None = None,
         last: bool = True,
         error: ServeError | None = None,
+        results: Sequence[Result] = (),
     ) -> None:
-        self.job, self.index, self.result = job, index, result
+        self.job, self.index, self.result, self.results = job, index, result, results
         self.last, self.error = last, error

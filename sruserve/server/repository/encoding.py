@@ -92,7 +92,8 @@ def encode_input(
                 ids = np.concatenate([model.codec.encode("", unfinished)[0], ids])
     except TextError as error:
         raise _unfit(error, field) from error
-    _check_not_empty(ids, content, start, field, more)
+    if not len(ids):
+        _check_not_empty(content, start, field, more)
     if frame is not None and isinstance(content, str):
         ids = ids[frame.kept(len(ids))]
         ids, _, word = _framed(frame, ids, None, content, word, start, ends and not more)
@@ -120,7 +121,8 @@ def locate_input(
             ids, places, word = codec_of(served, field).locate(text, unfinished, more)
         except TextError as error:
             raise _unfit(error, field) from error
-    _check_not_empty(ids, text, start, field, more)
+    if not len(ids):
+        _check_not_empty(text, start, field, more)
     if frame is not None:
         kept = frame.kept(len(ids))
         return _framed(frame, ids[kept], places[kept], text, word, start, ends and not more)
@@ -174,9 +176,10 @@ def codec_of(served: ServedModel, field: str) -> Codec:
 
 
 def _check_not_empty(
-    ids: Ids, content: str | list[int], start: Snapshot | None, field: str, more: bool
+    content: str | list[int], start: Snapshot | None, field: str, more: bool
 ) -> None:
-    if start is None and not len(ids) and not (len(content) and more):
+    """Raise `EmptyInput` for a content without ids, unless it continues or its next chunk may."""
+    if start is None and not (len(content) and more):
         raise EmptyInput(
             f"'{field}' has nothing to read; send some text, or a `state` to continue",
             param=field,

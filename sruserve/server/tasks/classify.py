@@ -103,14 +103,14 @@ class ClassifyTask(SequenceTask[ClassifyRequest]):
         self, served: ServedModel, item: SequenceInput, result: Classified
     ) -> dict[str, Any]:
         del item
-        state = served.seal_state(result.state)
+        state = None if result.state is None else served.seal_state(result.state)
         if result.probabilities is None:
             return {"label": None, "score": None, "scores": None, "state": state}
-        scores = result.probabilities.tolist()
-        best = scores.index(max(scores))
+        labels, scores = served.labels, result.probabilities.tolist()
+        score = max(scores)
         return {
-            "label": served.labels[best],
-            "score": scores[best],
-            "scores": dict(zip(served.labels, scores, strict=True)),
+            "label": labels[scores.index(score)],
+            "score": score,
+            "scores": dict(zip(labels, scores, strict=True)),
             "state": state,
         }

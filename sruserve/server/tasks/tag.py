@@ -23,7 +23,7 @@ from sruserve.server.tasks.spans import Scheme
 _NUMBERS = 8  # the numbers that take as many bytes as a token's entry
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Steps(SequenceInput):
     """Features, or ids.
 
@@ -42,7 +42,7 @@ class Steps(SequenceInput):
         return {"start": first - self.carried, "end": end - self.carried}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Text(Steps):
     """A text. The first `carried` characters are of earlier chunks.
 

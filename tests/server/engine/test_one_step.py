@@ -189,11 +189,62 @@ def test_a_large_step_of_several_tenants_is_shared_by_the_scheduler(driver: Watc
     assert driver.scheduled > 0
 
 
-def test_more_than_a_step_may_have_is_left_to_the_scheduler(model: Model) -> None:
+def test_jobs_that_do_not_fit_into_one_step_take_several(model: Model) -> None:
     async def run(driver: Watched) -> None:
-        jobs = [driver.read(60), driver.read(60)]
+        jobs = [driver.read(length, 1) for length in (50, 48, 49, 47, 46, 3)]
+        driver.go.set()
+        found = [await classes(submission) for submission in jobs]
+        # The oldest two; then the smallest, with one that came before a larger one; then the rest.
+        assert driver.counts.tokens == [100, 4 + 47 + 48, 50]
+        assert (driver.counts.waiting, driver.engine.waiting) == (0, 0)
+        for submission, probabilities in zip(jobs, found, strict=True):
+            for item, one in zip(submission.job.items, probabilities, strict=True):
+                (alone,) = await classes(driver.read(len(item.inputs)))
+                assert np.array_equal(one, alone)
+
+    with Watched(model, EngineConfig(max_batch_tokens=100)) as driver:
+        asyncio.run(run(driver))
+    assert driver.scheduled == 0
+
+
+@pytest.mark.parametrize(
+    ("length", "fields"),
+    [(60, {"tenant": "other"}), (60, {"priority": 1}), (101, {})],
+    ids=["tenant", "priority", "length"],
+)
+def test_jobs_that_cannot_take_turns_are_left_to_the_scheduler(
+    model: Model, length: int, fields: dict[str, Any]
+) -> None:
+    async def run(driver: Watched) -> None:
+        jobs = [driver.read(60), driver.read(length, **fields)]
         driver.go.set()
         for submission in jobs:
+            await submission.results()
+
+    with Watched(model, EngineConfig(max_batch_tokens=100)) as driver:
+        asyncio.run(run(driver))
+    assert driver.scheduled > 0
+
+
+def test_jobs_that_are_left_go_to_the_scheduler_beside_one_of_another_kind(model: Model) -> None:
+    async def run(driver: Watched) -> None:
+        first, *others = [driver.read(60) for _ in range(3)]
+        receive, came = driver.engine._admission_queue.receive, threading.Event()
+
+        def receive_another(timeout: float | None) -> Any:
+            messages = receive(timeout)
+            if messages and messages[0] is not first.job:
+                came.wait(60)
+                messages += receive(0)
+            return messages
+
+        driver.engine._admission_queue.receive = receive_another  # type: ignore[method-assign]
+        driver.go.set()
+        await first.results()
+        assert driver.scheduled == 0
+        another = driver.read(5, state_output=StateOutput.COPY)
+        came.set()
+        for submission in (*others, another):
             await submission.results()
 
     with Watched(model, EngineConfig(max_batch_tokens=100)) as driver:
