@@ -1,4 +1,4 @@
-"""Train a small Transformer + SRU on data that this script makes: numbers and dates, in two languages.
+"""Train a small Transformer + SRU on data that this script makes: numbers and dates.
 
     python -m examples.train_translate --out translate
     sruserve import translate/weights.pt models/translate --task translate \\
