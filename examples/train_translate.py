@@ -25,7 +25,7 @@ from examples.translation_model import TransformerSRU
 
 PAD, BOS, EOS = 0, 1, 2
 SPECIAL = ["<pad>", "<s>", "</s>"]
-LONGEST = 64  # ids of a source or a target
+LONGEST = 48  # ids of a source or a target
 SENTENCES = 20_000  # from which the tokenizer learns
 
 
@@ -101,8 +101,8 @@ def train(args: argparse.Namespace) -> tuple[TransformerSRU, Tokenizer]:
         tokenizer.get_vocab_size(), args.width, args.heads, args.inner, args.layers, args.dropout
     )
     optimizer, schedule = optimizer_of(model, args.rate, 0.01, args.updates)
-    average = RunningAverage(model, 0.998)
-    some = list(islice(held_out, 500))
+    average = RunningAverage(model, 0.99)
+    some = list(islice(held_out, 200))
     for update in range(1, args.updates + 1):
         model.train()
         source, target = batch_of(tokenizer, list(islice(stream, args.batch)))
@@ -113,7 +113,7 @@ def train(args: argparse.Namespace) -> tuple[TransformerSRU, Tokenizer]:
         optimizer.step()
         schedule.step()
         average.update(model)
-        if update % 500 == 0:
+        if update % 250 == 0:
             share = exact(average.model, tokenizer, some)
             print(f"update {update}: loss {float(loss):.4f}, exact {share:.1%}", flush=True)
     return average.model, tokenizer
@@ -126,15 +126,15 @@ def main() -> None:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     parser.add_argument("--out", type=Path, required=True, help="folder for the checkpoint")
-    parser.add_argument("--width", type=int, default=96, help="features of a position")
-    parser.add_argument("--inner", type=int, default=192, help="width of the SRU layers")
+    parser.add_argument("--width", type=int, default=64, help="features of a position")
+    parser.add_argument("--inner", type=int, default=128, help="width of the SRU layers")
     parser.add_argument("--heads", type=int, default=4, help="heads of attention")
     parser.add_argument("--layers", type=int, default=2, help="layers of each side")
     parser.add_argument("--vocabulary", type=int, default=448, help="entries of the tokenizer")
-    parser.add_argument("--updates", type=int, default=6000, help="updates of the weights")
-    parser.add_argument("--batch", type=int, default=128, help="sentences in an update")
-    parser.add_argument("--rate", type=float, default=2e-3, help="largest learning rate")
-    parser.add_argument("--dropout", type=float, default=0.05, help="share of dropped numbers")
+    parser.add_argument("--updates", type=int, default=2500, help="updates of the weights")
+    parser.add_argument("--batch", type=int, default=64, help="sentences in an update")
+    parser.add_argument("--rate", type=float, default=3e-3, help="largest learning rate")
+    parser.add_argument("--dropout", type=float, default=0.0, help="share of dropped numbers")
     parser.add_argument("--held-out", type=int, default=4000, help="sentences of the evaluation")
     parser.add_argument("--seed", type=int, default=1, help="seed of the data and the weights")
     args = parser.parse_args()

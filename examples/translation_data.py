@@ -9,7 +9,6 @@ from datetime import date, timedelta
 
 Pair = tuple[str, str]
 
-LARGEST = 999_999
 FIRST_DAY, DAYS = date(1900, 1, 1), 365 * 200
 HELD_OUT = 17  # one in so many numbers and days is for evaluation alone
 
@@ -37,7 +36,7 @@ _DE_MONTHS = _words(
 
 
 def english(number: int) -> str:
-    """A number up to 999,999 in English words, as in `four hundred twenty-one`."""
+    """A number below 10,000 in English words, as in `four hundred twenty-one`."""
     if number < 20:
         return _EN_SMALL[number]
     if number < 100:
@@ -49,7 +48,7 @@ def english(number: int) -> str:
 
 
 def german(number: int) -> str:
-    """A number up to 999,999 in German words, as in `vierhunderteinundzwanzig`."""
+    """A number below 10,000 in German words, as in `vierhunderteinundzwanzig`."""
     words = _german_stem(number)
     return f"{words}s" if words.endswith("ein") else words
 
@@ -87,7 +86,7 @@ def pairs(generator: random.Random, held_out: bool) -> Iterator[Pair]:
     """Yield random pairs for ever, of those to train with or of those held out."""
     while True:
         if generator.random() < 0.7:
-            number = generator.randrange(10 ** generator.randint(1, 6))
+            number = generator.randrange(10 ** generator.randint(1, 4))
             # Small numbers are parts of all others, so none of them is held out.
             is_held_out = number >= 1000 and number % HELD_OUT == 3
             pair = number_pair(number, generator.choice(("en", "de")))

@@ -15,10 +15,11 @@ class SRUCell(nn.Module):
         self.weight = nn.Parameter(torch.empty(inputs, 3 * outputs).uniform_(-bound, bound))
         self.weight_c = nn.Parameter(torch.empty(2 * outputs).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.zeros(2 * outputs))
+        self.register_buffer("scale_x", torch.ones(1))  # of a highway, which there is none of
 
     def forward(self, x: Tensor) -> Tensor:
         """Run x (batch, steps, inputs); returns (batch, steps, outputs)."""
-        u = (x @ self.weight).unflatten(2, (-1, 3))
+        u = (x @ self.weight).view(*x.shape[:2], -1, 3)
         (v_f, v_r), (b_f, b_r) = self.weight_c.chunk(2), self.bias.chunk(2)
         c, outputs = torch.zeros_like(u[:, 0, :, 0]), []
         for step in range(x.shape[1]):

@@ -12,17 +12,18 @@ import typer
 from sruserve.cli_memory import limited_memory
 from sruserve.cli_shared import fail, progress_bar
 from sruserve.cli_signals import cleaning_up
-from sruserve.model.importers.formats import FILE_FORMATS, FORMATS
-from sruserve.model.names import DType, Task
+from sruserve.model.importers.formats import FILE_FORMATS, FORMATS, TRANSLATION_FORMATS
+from sruserve.model.names import DType, ImportTask
 
 if TYPE_CHECKING:
     from sruserve.model.folder import Model
+    from sruserve.model.translation.folder import TranslationModel
     from sruserve.model.verification.verify import Difference
     from sruserve.model.verification.verify_texts import Mismatch
 
 
 _MAX_MISMATCHES = 20  # shown
-FORMAT_NAMES = ("auto", *FORMATS, *FILE_FORMATS)
+FORMAT_NAMES = ("auto", *FORMATS, *FILE_FORMATS, *TRANSLATION_FORMATS)
 
 
 def _check_format(name: str) -> str:
@@ -65,7 +66,7 @@ def import_(
             readable=False, help="The model folder to write; replaces an existing model folder."
         ),
     ],
-    task: Annotated[Task, typer.Option(help="Task of the model.")],
+    task: Annotated[ImportTask, typer.Option(help="Task of the model.")],
     format: Annotated[  # noqa: A002
         str,
         typer.Option(
@@ -89,6 +90,13 @@ def import_(
             readable=False,
             help="JSON list of words, characters or byte values in id order, JSON object of words "
             "and their ids, or a tokenizer.json. Without it, the model takes and returns ids.",
+        ),
+    ] = None,
+    target_vocab: Annotated[
+        Path | None,
+        typer.Option(
+            readable=False,
+            help="For task translate: the target's vocabulary, if --vocab is that of the source.",
         ),
     ] = None,
     lowercase: Annotated[
@@ -115,8 +123,9 @@ def import_(
     Never executes code in the checkpoint: refuses a pickle that holds more than tensors.
     """
     from sruserve.kernels.oom import is_out_of_memory
-    from sruserve.model.errors import ModelError
+    from sruserve.model.errors import ModelError, OptionError
     from sruserve.model.importers.build import import_checkpoint
+    from sruserve.model.importers.translation.build import import_translation
 
     warnings: list[str] = []
     assumed: list[str] = []
@@ -127,20 +136,40 @@ def import_(
             def step(name: str) -> None:
                 progress.update(bar, description=name, advance=1)
 
-            model = import_checkpoint(
-                weights,
-                out,
-                task,
-                options,
-                vocab,
-                labels,
-                format,
-                rename or (),
-                step,
-                lowercase,
-                warnings.append,
-                assumed.append,
-            )
+            model: Model | TranslationModel
+            if task == "translate":
+                if labels is not None:
+                    raise OptionError("--labels is for classes and values, not for translations")
+                model = import_translation(
+                    weights,
+                    out,
+                    options,
+                    vocab,
+                    target_vocab,
+                    format,
+                    rename or (),
+                    step,
+                    lowercase,
+                    warnings.append,
+                    assumed.append,
+                )
+            else:
+                if target_vocab is not None:
+                    raise OptionError("--target-vocab is for task translate")
+                model = import_checkpoint(
+                    weights,
+                    out,
+                    task,
+                    options,
+                    vocab,
+                    labels,
+                    format,
+                    rename or (),
+                    step,
+                    lowercase,
+                    warnings.append,
+                    assumed.append,
+                )
     except ModelError as error:
         fail(error)
     except (RuntimeError, MemoryError) as error:
