@@ -115,7 +115,7 @@ def train(args: argparse.Namespace) -> tuple[TransformerSRU, Tokenizer]:
         average.update(model)
         if update % 250 == 0:
             share = exact(average.model, tokenizer, some)
-            print(f"update {update}: loss {float(loss):.4f}, exact {share:.1%}", flush=True)
+            print(f"update {update}: loss {loss.item():.4f}, exact {share:.1%}", flush=True)
     return average.model, tokenizer
 
 

@@ -289,9 +289,15 @@ def inspect(
     """Print a model's network, bytes of state per stream, digest, device and exactness."""
     from sruserve.model.errors import ModelError
     from sruserve.model.inspect import facts
+    from sruserve.model.translation.folder import is_translation_folder, load_translation
+    from sruserve.model.translation.inspect import translation_facts
 
     try:
-        for name, value in facts(load(model, device, dtype)).items():
+        if is_translation_folder(model):
+            found = translation_facts(load_translation(model))
+        else:
+            found = facts(load(model, device, dtype))
+        for name, value in found.items():
             typer.echo(f"{name:<12} {value}")
     except ModelError as error:
         fail(error)

@@ -51,9 +51,15 @@ def architecture(rnn: StackConfig, task: Task) -> str:
 
 
 class _Format(BaseModel):
-    """The only field of `config.json` that every version of this package understands."""
+    """The only fields of `config.json` that every version of this package understands."""
 
     format_version: PositiveInt = Field(1, description="Format of the file; absent means 1.")
+    task: Any = None
+
+
+def is_translation(content: bytes) -> bool:
+    """Whether a `config.json` describes a translation system; raises pydantic's error."""
+    return bool(_Format.model_validate_json(content).task == "translate")
 
 
 class ModelConfig(BaseModel):
@@ -247,6 +253,11 @@ def parse_config(content: bytes, source: object) -> ModelConfig:
     """Parse a `config.json`; `source` is its name in errors. Raises `ConfigError`."""
     try:
         check_format(content, source)
+        if is_translation(content):
+            raise ConfigError(
+                f"{source} describes a translation system (task translate), which this command "
+                "does not take: serve it, or use `sruserve inspect`"
+            )
         return ModelConfig.model_validate_json(content)
     except ValidationError as error:
         raise ConfigError(f"{source} is not a valid config: {explain(error)}") from error

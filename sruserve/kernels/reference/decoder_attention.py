@@ -48,7 +48,7 @@ class DecoderAttention:
 
     keys, values: first column of the keys and of the values in a row; they may be the same.
     width: their number of columns. heads: each takes an equal run of adjacent columns.
-    scale: factor on a dot product.
+    scale: factor on a score.
     additive: (width), float32: v of a score v · tanh(query + key), in place of a dot product; it
         has one head.
     """
@@ -86,10 +86,10 @@ def reference_decoder_attention(
         values = seen[:, attention.values : attention.values + width].view(len(seen), heads, -1)
         own = q[query].view(heads, -1)
         if attention.additive is None:
-            scores = torch.einsum("hd,khd->hk", own, keys) * attention.scale
+            scores = torch.einsum("hd,khd->hk", own, keys)
         else:
             scores = ((own + keys).tanh() * attention.additive).sum(2).T
-        weights = scores.softmax(-1)
+        weights = (scores * attention.scale).softmax(-1)
         out[query] = torch.einsum("hk,khd->hd", weights, values).flatten()
         if shares is not None:
             shares[query, : len(seen)] = weights.mean(0)

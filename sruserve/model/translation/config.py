@@ -1,7 +1,7 @@
 """The description of a translation system in `config.json`."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -14,6 +14,7 @@ from pydantic import (
 )
 
 from sruserve.model.config import check_format, explain, read_config_file
+from sruserve.model.config import is_translation as describes_translation
 from sruserve.model.errors import ConfigError
 from sruserve.model.translation.recurrent_config import RecurrentConfig
 from sruserve.model.translation.transformer_config import TransformerSRUConfig
@@ -78,17 +79,11 @@ class TranslationConfig(BaseModel):
         return self
 
 
-class _Kind(BaseModel):
-    """The only field that tells a translation system from other models."""
-
-    task: Any = None
-
-
 def is_translation(folder: Path) -> bool:
     """Whether a model folder's config is that of a translation system; raises `ConfigError`."""
     path = folder / CONFIG_FILE
     try:
-        return bool(_Kind.model_validate_json(read_config_file(path)).task == "translate")
+        return describes_translation(read_config_file(path))
     except ValidationError as error:
         raise ConfigError(f"{path} is not a valid config: {explain(error)}") from error
 

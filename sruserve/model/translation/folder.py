@@ -29,11 +29,12 @@ from sruserve.model.translation.build import make_translator, translation_shapes
 from sruserve.model.translation.config import (
     SideConfig,
     TranslationConfig,
+    is_translation,
     read_translation_config,
 )
 from sruserve.model.translation.text import SideText
 from sruserve.model.translation.translator import Translator
-from sruserve.model.versions import CONFIG_FILE
+from sruserve.model.versions import CONFIG_FILE, newest
 
 _VOCABULARIES = (WORDS_FILE, SOURCE_FILE, TARGET_FILE)
 
@@ -59,6 +60,14 @@ class TranslationModel:
     @property
     def dtype(self) -> str:
         return self.config.dtype
+
+
+def is_translation_folder(path: Path) -> bool:
+    """Whether a folder, or the newest version in it, has the config of a translation system."""
+    try:
+        return is_translation(newest(resolved(path))[1])
+    except (ModelError, OSError):
+        return False  # the loader of other models has the better message
 
 
 def load_translation(path: Path) -> TranslationModel:
