@@ -26,7 +26,6 @@ from examples.translation_model import TransformerSRU
 PAD, BOS, EOS = 0, 1, 2
 SPECIAL = ["<pad>", "<s>", "</s>"]
 LONGEST = 48  # ids of a source or a target
-SENTENCES = 20_000  # from which the tokenizer learns
 
 
 def tokenizer_of(examples: Sequence[Pair], size: int) -> Tokenizer:
@@ -96,7 +95,7 @@ def train(args: argparse.Namespace) -> tuple[TransformerSRU, Tokenizer]:
     generator = random.Random(args.seed)
     torch.manual_seed(args.seed)
     stream, held_out = pairs(generator, False), pairs(random.Random(args.seed + 1), True)
-    tokenizer = tokenizer_of(list(islice(stream, SENTENCES)), args.vocabulary)
+    tokenizer = tokenizer_of(list(islice(stream, args.sentences)), args.vocabulary)
     model = TransformerSRU(
         tokenizer.get_vocab_size(), args.width, args.heads, args.inner, args.layers, args.dropout
     )
@@ -131,6 +130,7 @@ def main() -> None:
     parser.add_argument("--heads", type=int, default=4, help="heads of attention")
     parser.add_argument("--layers", type=int, default=2, help="layers of each side")
     parser.add_argument("--vocabulary", type=int, default=448, help="entries of the tokenizer")
+    parser.add_argument("--sentences", type=int, default=20_000, help="that the tokenizer reads")
     parser.add_argument("--updates", type=int, default=2500, help="updates of the weights")
     parser.add_argument("--batch", type=int, default=64, help="sentences in an update")
     parser.add_argument("--rate", type=float, default=3e-3, help="largest learning rate")
