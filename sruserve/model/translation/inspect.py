@@ -36,7 +36,7 @@ def translation_facts(model: TranslationModel) -> dict[str, str]:
         "dtype": model.dtype,
         "device": describe_device(CPU),
         "kernel": kernel_name(CPU),
-        "exactness": "bit for bit, whatever else is in a batch",
+        "exactness": translator.exactness,
         "digest": model.digest,
     }
     return {name: printable(value) for name, value in rows.items()}

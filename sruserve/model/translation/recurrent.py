@@ -46,6 +46,7 @@ class RecurrentTranslator(Translator):
         self._attention = GlobalAttention(
             config.attention, config.hidden_width, below(tensors, "attention."), builder
         )
+        self.layers = [*self._encoder.layers, *self._decoder.layers]
         self.memory_width = self._attention.memory_width
         source = "target" if config.shared_embeddings else "source"
         self._source = builder.put(tensors[f"{source}_embedding.weight"])
@@ -112,13 +113,13 @@ class _Stack:
     ) -> None:
         stack = config.stack(below(tensors, prefix), layout, builder)
         self._projection, self._concat = stack.input_projection, stack.concat
-        self._layers: Sequence[Layer] = stack.layers
+        self.layers: Sequence[Layer] = stack.layers
 
     def __call__(self, x: Tensor, batch: RaggedBatch) -> Tensor:
         if self._projection is not None:
             x = self._projection(x)
         outputs = []
-        for layer in self._layers:
+        for layer in self.layers:
             x = layer(x, batch)
             outputs.append(x)
         return torch.cat(outputs, 1) if self._concat else x

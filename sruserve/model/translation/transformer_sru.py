@@ -5,25 +5,25 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from sruserve.kernels import Attention, Layer, Norm, RaggedBatch
-from sruserve.kernels.attention import attend
-from sruserve.kernels.decoder_attention import DecoderAttention, KeyRows, decoder_attention
+from sruserve.kernels.decoder_attention import KeyRows
 from sruserve.kernels.layer import one_step_each
-from sruserve.model.cells.sru import SRUConfig
 from sruserve.model.cells.stack import Builder
 from sruserve.model.gradients import without_gradients
-from sruserve.model.state import StateLayout
 from sruserve.model.translation.memory import Memory
 from sruserve.model.translation.parts import (
     Output,
     below,
     from_zeros,
-    linear,
     packed,
-    sinusoids,
     split,
 )
 from sruserve.model.translation.transformer_config import TransformerSRUConfig
+from sruserve.model.translation.transformer_layers import (
+    DecoderLayer,
+    EncoderLayer,
+    Inputs,
+    norm_of,
+)
 from sruserve.model.translation.translator import StepResult, Translator
 
 
@@ -50,20 +50,21 @@ class TransformerSRU(Translator):
         self.state_width = layout.width
         self.cache_width = self.memory_width = pair * config.num_decoder_layers
         source = "target" if config.shared_embeddings else "source"
-        self._source = _Inputs(config, tensors, "encoder", source, config.max_source, builder)
-        self._target = _Inputs(config, tensors, "decoder", "target", config.max_target, builder)
+        self._source = Inputs(config, tensors, "encoder", source, config.max_source, builder)
+        self._target = Inputs(config, tensors, "decoder", "target", config.max_target, builder)
         self._encoder = [
-            _EncoderLayer(
+            EncoderLayer(
                 config, below(tensors, f"encoder.layers.{i}."), self._encoder_layout, i, builder
             )
             for i in range(config.num_encoder_layers)
         ]
         self._decoder = [
-            _DecoderLayer(config, below(tensors, f"decoder.layers.{i}."), layout, i, builder)
+            DecoderLayer(config, below(tensors, f"decoder.layers.{i}."), layout, i, builder)
             for i in range(config.num_decoder_layers)
         ]
+        self.layers = [layer.sru for layer in (*self._encoder, *self._decoder)]
         ends = [
-            _norm(tensors, f"{side}.norm", builder) if config.norm_first else None
+            norm_of(tensors, f"{side}.norm", builder) if config.norm_first else None
             for side in ("encoder", "decoder")
         ]
         self._encoder_norm, self._decoder_norm = ends
@@ -121,163 +122,3 @@ class TransformerSRU(Translator):
         if self._decoder_norm is not None:
             x = self._decoder_norm(x)
         return StepResult(self._output(x), states, own, shares)
-
-
-class _Inputs:
-    """Ids and their positions to the rows that the first layer reads."""
-
-    def __init__(
-        self,
-        config: TransformerSRUConfig,
-        tensors: Mapping[str, Tensor],
-        side: str,
-        embedding: str,
-        longest: int,
-        builder: Builder,
-    ) -> None:
-        table = tensors[f"{embedding}_embedding.weight"].float() * config.embedding_scale
-        self._table = builder.put(table)
-        self._positions: Tensor | None = None
-        if config.positions == "learned":
-            name = "source" if side == "encoder" else "target"
-            self._positions = builder.put(tensors[f"{name}_positions.weight"])
-        elif config.positions == "sinusoidal":
-            self._positions = sinusoids(longest, config.width)
-        self._projection = None
-        if config.width != config.d_model:
-            self._projection = linear(tensors, f"{side}.proj", builder)
-
-    def __call__(self, ids: Tensor, position: Tensor) -> Tensor:
-        x = self._table.index_select(0, ids)
-        if self._positions is not None:
-            x = x + self._positions.index_select(0, position)
-        return x if self._projection is None else self._projection(x)
-
-
-class _Layer:
-    """The parts of every layer: its SRU, and the norms around its sublayers.
-
-    sublayers: how many there are, each with a norm.
-    """
-
-    def __init__(
-        self,
-        config: TransformerSRUConfig,
-        tensors: Mapping[str, Tensor],
-        sru: SRUConfig,
-        place: tuple[StateLayout, int],
-        sublayers: int,
-        builder: Builder,
-    ) -> None:
-        self.d, self.heads, self._norm_first = config.d_model, config.nhead, config.norm_first
-        layout, number = place
-        own = {f"rnn_lst.0.{name}": tensor for name, tensor in below(tensors, "sru.").items()}
-        earlier = layout.column(f"{number}.c")
-        (self._sru,) = sru.stack(
-            own, StateLayout([("earlier layers", (earlier,)), *sru.states()]), builder
-        ).layers
-        self._linear = linear(tensors, "linear2", builder)
-        self._norms = [_norm(tensors, f"norm{i + 1}", builder) for i in range(sublayers)]
-
-    def before(self, x: Tensor, sublayer: int) -> Tensor:
-        """Return what a sublayer reads."""
-        return self._norms[sublayer](x) if self._norm_first else x
-
-    def after(self, x: Tensor, change: Tensor, sublayer: int) -> Tensor:
-        """Add what a sublayer made of x."""
-        x = x + change
-        return x if self._norm_first else self._norms[sublayer](x)
-
-    def feed_forward(self, x: Tensor, batch: RaggedBatch, sublayer: int) -> Tensor:
-        """Run the SRU and its linear layer."""
-        layer: Layer = self._sru
-        return self.after(x, self._linear(layer(self.before(x, sublayer), batch)), sublayer)
-
-
-class _EncoderLayer(_Layer):
-    """Attention to the whole source, then the SRU."""
-
-    def __init__(
-        self,
-        config: TransformerSRUConfig,
-        tensors: Mapping[str, Tensor],
-        layout: StateLayout,
-        number: int,
-        builder: Builder,
-    ) -> None:
-        super().__init__(config, tensors, config.encoder_sru, (layout, number), 2, builder)
-        weight, bias = _projections(tensors, "self_attn")
-        d = self.d
-        self._query = builder.linear(weight[:d], bias[:d])
-        self._keys_values = builder.linear(weight[d:], bias[d:])
-        self._mixed = linear(tensors, "self_attn.out_proj", builder)
-        self._attention = Attention(window=None, heads=self.heads)
-
-    def __call__(self, x: Tensor, batch: RaggedBatch) -> Tensor:
-        read = self.before(x, 0)
-        q, keys_values = self._query(read), self._keys_values(read)
-        mixed = attend(q, keys_values, torch.zeros_like(q), batch, self._attention)
-        x = self.after(x, self._mixed(mixed), 0)
-        return self.feed_forward(x, batch, 1)
-
-
-class _DecoderLayer(_Layer):
-    """Attention to the steps so far, attention to the source, then the SRU."""
-
-    def __init__(
-        self,
-        config: TransformerSRUConfig,
-        tensors: Mapping[str, Tensor],
-        layout: StateLayout,
-        number: int,
-        builder: Builder,
-    ) -> None:
-        super().__init__(config, tensors, config.sru, (layout, number), 3, builder)
-        d, column = self.d, 2 * self.d * number
-        self._columns = slice(column, column + 2 * d)
-        self._attention = DecoderAttention(
-            keys=column,
-            values=column + d,
-            width=d,
-            heads=self.heads,
-            scale=(d / self.heads) ** -0.5,
-        )
-        weight, bias = _projections(tensors, "self_attn")
-        self._all = builder.linear(weight, bias)
-        self._mixed = linear(tensors, "self_attn.out_proj", builder)
-        weight, bias = _projections(tensors, "multihead_attn")
-        self._query = builder.linear(weight[:d], bias[:d])
-        self._keys_values = builder.linear(weight[d:], bias[d:])
-        self._mixed_source = linear(tensors, "multihead_attn.out_proj", builder)
-
-    def remembered(self, x: Tensor) -> Tensor:
-        """Return the keys and values of the encoder's outputs, (rows, 2 d)."""
-        return self._keys_values(x)
-
-    def __call__(
-        self,
-        x: Tensor,
-        batch: RaggedBatch,
-        earlier: KeyRows,
-        sources: KeyRows,
-        shares: Tensor | None,
-    ) -> Tensor:
-        """Run one step; its keys and values are written to `earlier.own`."""
-        all_three = self._all(self.before(x, 0))
-        assert earlier.own is not None
-        earlier.own[:, self._columns] = all_three[:, self.d :]
-        mixed = decoder_attention(all_three[:, : self.d].contiguous(), earlier, self._attention)
-        x = self.after(x, self._mixed(mixed), 0)
-        q = self._query(self.before(x, 1))
-        mixed = decoder_attention(q, sources, self._attention, shares)
-        x = self.after(x, self._mixed_source(mixed), 1)
-        return self.feed_forward(x, batch, 2)
-
-
-def _norm(tensors: Mapping[str, Tensor], name: str, builder: Builder) -> Norm:
-    return Norm(builder.put(tensors[f"{name}.weight"]), builder.put(tensors[f"{name}.bias"]))
-
-
-def _projections(tensors: Mapping[str, Tensor], name: str) -> tuple[Tensor, Tensor]:
-    """Return weight and bias of query, key and value, one after another."""
-    return tensors[f"{name}.in_proj_weight"], tensors[f"{name}.in_proj_bias"]

@@ -4,8 +4,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
+from sruserve.kernels import Layer
+from sruserve.kernels.devices import CPU
+from sruserve.model.exactness import exactness
 from sruserve.model.translation.memory import Memory
 
 
@@ -40,6 +44,7 @@ class Translator(ABC):
     max_source, max_target: the most ids of a source, with those around its text, and the most
         steps of a hypothesis; None: any number.
     weights: number of weights that a step multiplies a row by, a measure of its cost.
+    layers: the recurrent layers of both sides.
     """
 
     state_width: int
@@ -50,6 +55,12 @@ class Translator(ABC):
     max_source: int | None
     max_target: int | None
     weights: int
+    layers: Sequence[Layer]
+
+    @property
+    def exactness(self) -> str:
+        """How exactly results agree in other company."""
+        return exactness(self.layers, torch.float32, CPU, False)
 
     @abstractmethod
     def encode(self, sources: Sequence[Tensor]) -> Memory:
