@@ -59,9 +59,8 @@ def test_a_served_checkpoint_gives_the_scores_of_the_module(
     monkeypatch.setattr("sys.argv", ["train_translate", "--out", str(tmp_path), *arguments])
     main()
     assert "of 8 held-out sentences exact" in capsys.readouterr().out
-    model = import_translation(
-        *(tmp_path / name for name in ("weights.pt", "model", "options.json", "tokenizer.json"))
-    )
+    files = [tmp_path / name for name in ("weights.pt", "model", "options.json", "tokenizer.json")]
+    model = import_translation(files[0], files[1], files[2], files[3])
     assert model.translator.max_target == 48
     assert model.config.system.tied_output
     assert model.source_text is not None
@@ -71,7 +70,7 @@ def test_a_served_checkpoint_gives_the_scores_of_the_module(
     del weights["output.weight"]
     module.load_state_dict(weights)
     source, target = model.source_text.encode("de: 421"), [BOS, 40, 41, 7]
-    assert (source[0], source[-1]) == (BOS, EOS)
+    assert source[[0, -1]].tolist() == [BOS, EOS]
     expected = module(source[None], torch.tensor([target]), PAD)[0].log_softmax(-1)
     ours = forced(model.translator, model.translator.encode([source]), 0, target)
     torch.testing.assert_close(ours.log_probs, expected.detach(), rtol=1e-5, atol=1e-5)

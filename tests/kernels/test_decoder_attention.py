@@ -140,6 +140,15 @@ def test_what_does_not_fit_is_refused(
         replace(work, rows=replace(work.rows, **changes)).run()
 
 
+def test_queries_of_another_width_or_columns_outside_of_a_row_are_refused() -> None:
+    work = case(own=False)
+    for changes in ({"keys": 22}, {"values": -1}, {"heads": 3}, {"additive": torch.zeros(10)}):
+        with pytest.raises(ValueError, match="shape or dtype"):
+            replace(work, attention=replace(work.attention, **changes)).run()
+    with pytest.raises(ValueError, match="shape or dtype"):
+        replace(work, q=work.q[:, :8].contiguous()).run()
+
+
 def test_a_row_outside_of_its_table_is_refused() -> None:
     work = case()
     assert work.rows.index is not None
