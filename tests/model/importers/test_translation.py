@@ -6,6 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from tokenizers.processors import TemplateProcessing
 from torch import Tensor
 from typer.testing import CliRunner
 
@@ -79,6 +83,25 @@ def test_special_ids_are_stated_as_ids_or_entries(tmp_path: Path) -> None:
     assert model.config.source.eos == 5
     assert (model.config.target.bos, model.config.target.eos) == (4, 3)
     assert assumed == ["source pad 1", "source unk 0", "target pad 1", "target unk 0"]
+
+
+def test_ids_that_a_tokenizer_adds_by_itself_are_not_used_and_warned_of(tmp_path: Path) -> None:
+    tokenizer = Tokenizer(WordLevel({word: i for i, word in enumerate(SOURCE)}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    tokenizer.post_processor = TemplateProcessing("$A quelle1", special_tokens=[("quelle1", 3)])
+    tokenizer.save(str(tmp_path / "source.json"))
+    warnings: list[str] = []
+    model = imported(
+        tmp_path,
+        weights_of(LSTM),
+        options_of(LSTM),
+        vocab=tmp_path / "source.json",
+        target_vocab=written(tmp_path / "target.json", TARGET),
+        warn=warnings.append,
+    )
+    assert model.source_text is not None
+    assert model.source_text.encode("quelle3").tolist() == [5]
+    assert "adds ids around a text or truncates it" in warnings[0]
 
 
 def test_tied_weights_are_stored_once(tmp_path: Path) -> None:

@@ -6,14 +6,18 @@ import pytest
 import torch
 from torch import Tensor
 
+from sruserve.kernels import single
 from sruserve.model.translation.memory import Memory
+from sruserve.model.translation.recurrent import RecurrentTranslator
 from sruserve.model.translation.translator import StepResult, Translator
 from tests.model.translation.systems import (
     BOS,
     SYSTEMS,
     TARGET,
+    config_of,
     forced,
     random_system,
+    random_weights,
     sources,
 )
 
@@ -133,6 +137,37 @@ def test_two_hypotheses_share_their_past_until_they_part(name: str) -> None:
         assert torch.equal(result.log_probs[0], first.log_probs[4 + turn])
         assert torch.equal(result.log_probs[1], second.log_probs[4 + turn])
     assert not torch.equal(first.log_probs[5], second.log_probs[5])
+
+
+@pytest.mark.parametrize("name", ["sru-mlp", "qrnn-general", "lstm-none"])
+def test_steps_are_the_whole_target_through_the_decoders_stack(name: str) -> None:
+    """Computed in plain torch from the stack's outputs for all steps at once."""
+    system = random_system(name)
+    assert isinstance(system, RecurrentTranslator)
+    weights = random_weights(config_of(SYSTEMS[name]))
+    memory, target = system.encode(sources([9])), [BOS, 7, 4, 4, 11]
+    states = memory.states.clone()
+    rows = weights["target_embedding.weight"][target]
+    hidden = system._decoder(rows, single(states, len(target)))
+    seen = memory.rows[0]
+    if name != "lstm-none":
+        values, part = (
+            seen[:, -18:],
+            {k.removeprefix("attention."): v for k, v in weights.items() if "attention" in k},
+        )
+        if name == "sru-mlp":
+            query = hidden @ part["linear_query.weight"].T + part["linear_query.bias"]
+            keys = values @ part["linear_context.weight"].T
+            scores = (query[:, None] + keys).tanh() @ part["v.weight"][0]
+        else:
+            scores = (hidden @ part["linear_in.weight"].T) @ values.T
+        context = scores.softmax(1) @ values
+        hidden = torch.cat((context, hidden), 1) @ part["linear_out.weight"].T
+        hidden = hidden + part["linear_out.bias"] if name == "sru-mlp" else hidden.tanh()
+    expected = (hidden @ weights["output.weight"].T + weights["output.bias"]).log_softmax(1)
+    ours = forced(system, memory, 0, target)
+    torch.testing.assert_close(ours.log_probs, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(ours.state, states, rtol=1e-5, atol=1e-5)
 
 
 @EACH_SYSTEM

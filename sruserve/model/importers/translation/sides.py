@@ -12,7 +12,7 @@ from sruserve.model.errors import OptionError
 from sruserve.model.folder_files import SOURCE_FILE, TARGET_FILE
 from sruserve.model.importers.options import known, shown
 from sruserve.model.importers.vocabulary import vocabulary
-from sruserve.model.text.codec import WORDS_FILE
+from sruserve.model.text.codec import WORDS_FILE, tokenizer_codec
 from sruserve.model.translation.config import SideConfig
 
 _NAMES = {
@@ -91,6 +91,11 @@ def _words(path: Path, size: int, lowercase: bool, warn: Callable[[str], None]) 
     files: Mapping[str, bytes] = vocabulary(path, size, lowercase, warn)
     if WORDS_FILE not in files:
         raise OptionError("--vocab: a translation system has no vocabulary of bytes; use words")
+    if tokenizer_codec(files[WORDS_FILE], path).frame is not None:
+        warn(
+            f"{path} adds ids around a text or truncates it, which a translation system does not "
+            'take from there: state bos and eos under "source" and "target" in --options'
+        )
     return files[WORDS_FILE]
 
 
