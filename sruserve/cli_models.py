@@ -5,7 +5,7 @@ Paths are `readable=False`: errors of files that may not be read are our own lin
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -195,7 +195,8 @@ def verify(
             metavar="CASE.safetensors|CASE.json",
             help="Inputs and the training library's results for them. Tensors: x or tokens, and h, "
             "logits, probabilities, values, log_probs, c_n, h_n; optionally lengths and c_0, h_0. "
-            "JSON: texts with their label, probabilities, values or ids.",
+            "JSON: texts with their label, probabilities, values or ids. Of a translation system: "
+            "tensors N.source, N.target, and N.log_probs or N.attention.",
         ),
     ],
     tolerance: Annotated[float, typer.Option(help="Largest allowed difference.")] = 1e-5,
@@ -211,12 +212,15 @@ def verify(
     tolerance, such as 0.05.
     """
     from sruserve.model.errors import ModelError
+    from sruserve.model.translation.folder import is_translation_folder
     from sruserve.model.verification.cases import Case
     from sruserve.model.verification.coverage import coverage
     from sruserve.model.verification.text_cases import TextCase
     from sruserve.model.verification.verify import Difference, verify
     from sruserve.model.verification.verify_texts import Mismatch, verify_texts
 
+    if is_translation_folder(model):
+        _verify_translation(model, case, tolerance)
     differences: list[Difference] = []
     mismatches: list[Mismatch] = []
     try:
@@ -242,6 +246,34 @@ def verify(
     typer.echo(f"checked: {', '.join(checked)}")
     if unchecked:
         typer.secho(f"not checked: {', '.join(unchecked)}", fg=typer.colors.YELLOW)
+    _end(differences, mismatches, tolerance, runs)
+
+
+def _verify_translation(path: Path, case: Path, tolerance: float) -> NoReturn:
+    """Compare a translation system, each pair alone and all together."""
+    from sruserve.model.errors import ModelError
+    from sruserve.model.translation.folder import load_translation
+    from sruserve.model.translation.verify import read_pairs, verify_translation
+
+    try:
+        with progress_bar() as progress:
+            loaded = load_translation(path)
+            progress.add_task("verifying", total=None)
+            differences = list(verify_translation(loaded, read_pairs(case)))
+    except ModelError as error:
+        fail(error)
+    _show(differences, [])
+    typer.echo(f"checked: {', '.join(dict.fromkeys(d.tensor for d in differences))}")
+    _end(differences, [], tolerance, 2)
+
+
+def _end(
+    differences: "Sequence[Difference]",
+    mismatches: "Sequence[Mismatch]",
+    tolerance: float,
+    runs: int,
+) -> NoReturn:
+    """Print the verdict, and exit with it."""
     agrees = not mismatches and all(d.largest <= tolerance for d in differences)
     count = f"{runs} run{'s' if runs > 1 else ''}"
     if mismatches:

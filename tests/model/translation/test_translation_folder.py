@@ -202,9 +202,6 @@ def test_inspect_describes_a_system(tmp_path: Path) -> None:
         for part in ("task         translate", "29 ids only", model.digest):
             assert part in result.output
     assert "lstm with general attention" in result.output
-    result = CliRunner().invoke(app, ["verify", str(tmp_path / name), "case.json"])
-    assert result.exit_code == 1
-    assert "describes a translation system" in " ".join(result.output.split())
 
 
 @pytest.mark.parametrize(
