@@ -1,6 +1,6 @@
 """What every translation system does around its layers: embeddings, scores, checks of inputs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import log
 
 import torch
@@ -11,11 +11,8 @@ from sruserve.model.cells.stack import Builder
 from sruserve.model.heads.softmaxes import over_words
 
 
-def packed(sources: Sequence[Tensor], size: int, max_source: int | None) -> tuple[Tensor, Tensor]:
-    """Return sources end to end, (rows) int64, and where each begins, (sources + 1) int64.
-
-    Raises ValueError for an empty source, one that is too long, or an id outside of `size` ids.
-    """
+def check_sources(sources: Sequence[Tensor], size: int, max_source: int | None) -> None:
+    """Raise ValueError for an empty source, one too long, or an id outside of `size` ids."""
     for source in sources:
         if not len(source):
             raise ValueError("a source has no ids; give it at least one")
@@ -23,11 +20,25 @@ def packed(sources: Sequence[Tensor], size: int, max_source: int | None) -> tupl
             raise ValueError(
                 f"a source has {len(source):,} ids; this model reads {max_source:,}: shorten it"
             )
-    ids = torch.cat(list(sources)) if sources else torch.zeros(0, dtype=torch.int64)
-    if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < size:
-        raise ValueError(f"a source has an id that is not in the vocabulary of {size:,} ids")
-    lengths = torch.tensor([0, *map(len, sources)])
-    return ids, lengths.cumsum(0)
+        if not 0 <= int(source.min()) <= int(source.max()) < size:
+            raise ValueError(f"a source has an id that is not in the vocabulary of {size:,} ids")
+
+
+def grouped(sources: Sequence[Tensor], rows: int) -> Iterator[Sequence[Tensor]]:
+    """Yield adjacent sources of up to `rows` ids together, or one that is longer."""
+    first = count = 0
+    for number, source in enumerate(sources):
+        if number > first and count + len(source) > rows:
+            yield sources[first:number]
+            first, count = number, 0
+        count += len(source)
+    if first < len(sources):
+        yield sources[first:]
+
+
+def packed(sources: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Return sources end to end, (rows) int64, and where each begins, (sources + 1) int64."""
+    return torch.cat(list(sources)), torch.tensor([0, *map(len, sources)]).cumsum(0)
 
 
 def from_zeros(offsets: Tensor, width: int) -> RaggedBatch:

@@ -13,7 +13,7 @@ from sruserve.model.gradients import without_gradients
 from sruserve.model.state import StateLayout
 from sruserve.model.translation.global_attention import GlobalAttention
 from sruserve.model.translation.memory import Memory
-from sruserve.model.translation.parts import Output, below, from_zeros, packed, split
+from sruserve.model.translation.parts import Output, below, from_zeros, split
 from sruserve.model.translation.recurrent_config import RecurrentConfig
 from sruserve.model.translation.translator import StepResult, Translator
 
@@ -58,13 +58,10 @@ class RecurrentTranslator(Translator):
             if name.startswith(("decoder.", "attention.")) and tensor.dim() == 2
         )
 
-    @without_gradients
-    def encode(self, sources: Sequence[Tensor]) -> Memory:
-        """See `Translator.encode`."""
-        ids, offsets = packed(sources, self.source_size, self.max_source)
+    def _encode(self, ids: Tensor, offsets: Tensor) -> Memory:
         batch = from_zeros(offsets, self._encoder_layout.width)
         outputs = self._encoder(self._source.index_select(0, ids), batch)
-        states = torch.zeros(len(sources), self.state_width)
+        states = torch.zeros(len(offsets) - 1, self.state_width)
         if self.config.encoder_starts_decoder:
             states[:, : self._encoder_layout.width] = batch.states
         return Memory(split(self._attention.remembered(outputs), offsets), states)

@@ -8,6 +8,7 @@ from pydantic import (
     Field,
     PositiveInt,
     SerializeAsAny,
+    ValidationError,
     ValidationInfo,
     field_validator,
     model_validator,
@@ -15,6 +16,7 @@ from pydantic import (
 
 from sruserve.model.cells import FAMILIES
 from sruserve.model.cells.stack import Shapes, StackConfig, Width
+from sruserve.model.config import explain
 from sruserve.model.state import StateLayout
 
 _LONGEST = 1 << 16  # positions
@@ -63,7 +65,10 @@ class RecurrentConfig(BaseModel):
         family = FAMILIES.get(info.data.get("family", ""))
         if family is None:
             raise ValueError("cannot be read without a valid family")
-        return stack if isinstance(stack, family) else family.model_validate(stack)
+        try:
+            return stack if isinstance(stack, family) else family.model_validate(stack)
+        except ValidationError as error:
+            raise ValueError(explain(error)) from error
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

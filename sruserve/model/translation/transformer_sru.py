@@ -1,6 +1,6 @@
 """Transformer + SRU (Lei et al. 2018, 4.3), with the formulas of `flambe.nn.TransformerSRU`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -14,7 +14,6 @@ from sruserve.model.translation.parts import (
     Output,
     below,
     from_zeros,
-    packed,
     split,
 )
 from sruserve.model.translation.transformer_config import TransformerSRUConfig
@@ -75,10 +74,7 @@ class TransformerSRU(Translator):
             if name.startswith("decoder.") and tensor.dim() == 2
         )
 
-    @without_gradients
-    def encode(self, sources: Sequence[Tensor]) -> Memory:
-        """See `Translator.encode`."""
-        ids, offsets = packed(sources, self.source_size, self.max_source)
+    def _encode(self, ids: Tensor, offsets: Tensor) -> Memory:
         batch = from_zeros(offsets, self._encoder_layout.width)
         starts = offsets[:-1].repeat_interleave(offsets.diff())
         x = self._source(ids, torch.arange(len(ids)) - starts)
@@ -90,7 +86,7 @@ class TransformerSRU(Translator):
         if self.config.encoder_starts_decoder:
             states = batch.states
         else:
-            states = torch.zeros(len(sources), self.state_width)
+            states = torch.zeros(len(offsets) - 1, self.state_width)
         return Memory(split(rows, offsets), states)
 
     @without_gradients
@@ -111,7 +107,7 @@ class TransformerSRU(Translator):
         states = state.clone()
         batch = one_step_each(states, here, here)
         own = torch.empty(len(ids), self.cache_width)
-        earlier = KeyRows((cache,), torch.zeros_like(source), position, ancestry, own)
+        earlier = KeyRows((cache,), torch.zeros_like(source), position, ancestry.contiguous(), own)
         lengths = torch.tensor([len(rows) for rows in memory.rows])
         sources = KeyRows(memory.rows, source, lengths[source])
         shares = torch.empty(len(ids), memory.longest) if attention else None

@@ -10,7 +10,11 @@ from torch import Tensor
 from sruserve.kernels import Layer
 from sruserve.kernels.devices import CPU
 from sruserve.model.exactness import exactness
+from sruserve.model.gradients import without_gradients
 from sruserve.model.translation.memory import Memory
+from sruserve.model.translation.parts import check_sources, grouped, packed
+
+_ENCODED_ROWS = 1024  # ids that are encoded together, unless one source has more
 
 
 class StepResult(NamedTuple):
@@ -62,15 +66,22 @@ class Translator(ABC):
         """How exactly results agree in other company."""
         return exactness(self.layers, torch.float32, CPU, False)
 
-    @abstractmethod
+    @without_gradients
     def encode(self, sources: Sequence[Tensor]) -> Memory:
-        """Encode sources.
+        """Encode sources, a few at a time, so that the work memory is that of a few.
 
         sources: (length) each, int64 ids with those around the text; at least one id.
 
         Raises ValueError for an empty source, one that is longer than `max_source`, or an id that
         is not in the vocabulary.
         """
+        check_sources(sources, self.source_size, self.max_source)
+        memories = [self._encode(*packed(group)) for group in grouped(sources, _ENCODED_ROWS)]
+        return Memory.join([Memory((), torch.zeros(0, self.state_width)), *memories])
+
+    @abstractmethod
+    def _encode(self, ids: Tensor, offsets: Tensor) -> Memory:
+        """Encode sources that are packed end to end: ids (rows), offsets (sources + 1)."""
 
     @abstractmethod
     def step(

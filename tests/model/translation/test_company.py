@@ -47,6 +47,25 @@ def test_a_source_has_the_same_memory_alone_and_among_others(name: str) -> None:
     assert torch.equal(together[3].rows[0], together.rows[3])
 
 
+def test_many_sources_are_encoded_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    system, texts = random_system("transformer"), sources([40] * 60 + [3])
+    monkeypatch.setattr("sruserve.model.translation.translator._ENCODED_ROWS", 1 << 20)
+    whole = system.encode(texts)
+    monkeypatch.undo()
+    calls: list[int] = []
+    encode = system._encode
+
+    def counted(ids: Tensor, offsets: Tensor) -> Memory:
+        calls.append(len(ids))
+        return encode(ids, offsets)
+
+    monkeypatch.setattr(system, "_encode", counted)
+    parts = system.encode(texts)
+    assert calls == [1000, 1000, 403]
+    assert all(torch.equal(a, b) for a, b in zip(whole.rows, parts.rows, strict=True))
+    assert len(system.encode([])) == 0
+
+
 @EACH_SYSTEM
 def test_a_hypothesis_has_the_same_bits_alone_and_among_others(name: str) -> None:
     """All hypotheses start at other times, in slots in disorder of one cache."""

@@ -245,10 +245,12 @@ def test_a_config_that_fits_nothing_is_refused(
         ({"source_embedding_size": 11}, "encoder.input_size must be source_embedding_size"),
         ({"tied_output": True}, "needs target embeddings as wide"),
         ({"attention": "sparse"}, "Input should be 'dot'"),
+        ({"decoder": {"input_size": 0}}, "decoder.*input_size: Input should be greater"),
     ],
 )
 def test_recurrent_parts_that_do_not_fit_are_refused(changes: dict[str, Any], message: str) -> None:
     system = recurrent("lstm", "general").model_dump() | changes
+    message = f"(?s){message}"
     fields = config_of(recurrent("lstm", "general")).model_dump() | {"system": system}
     with pytest.raises(ValidationError, match=message):
         TranslationConfig.model_validate(fields)
