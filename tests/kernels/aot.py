@@ -73,13 +73,14 @@ class Compiled:
 
 def configurations() -> Iterator[Configuration]:
     """Every kernel that ships, in every shape a launcher can choose."""
-    from tests.kernels import aot_linear  # it describes them in this module's words
+    from tests.kernels import aot_attention, aot_linear  # they describe them in this module's words
 
     return chain(
         scan_configurations(),
         aot_linear.linear_configurations(),
         aot_linear.step_configurations(),
         aot_linear.sample_configurations(),
+        aot_attention.attention_configurations(),
     )
 
 

@@ -137,6 +137,39 @@ def loadable(tile: LinearTile, inputs: int, dtype: torch.dtype) -> LinearTile:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class AttentionTile:
+    """Block sizes of one program of the attention.
+
+    queries: adjacent queries of a sequence, at least 16, as the products need.
+    keys: positions that are loaded together.
+    depth: features of a head that are multiplied together.
+    values: features of a head that the program mixes.
+    warps: number of warps of 32 threads.
+    """
+
+    queries: int
+    keys: int
+    depth: int
+    values: int
+    warps: int
+
+
+RING_SLOTS, RING_COLUMNS = 16, 128  # of a block of keys and values that are stored together
+
+
+def attention_tile(size: int, dtype: torch.dtype) -> AttentionTile:
+    """Return the tile for heads of `size` features, the same for any number of queries.
+
+    One tile, because the sums of another one would round differently. A product in float32 keeps
+    all numbers of its depth in registers.
+    """
+    padded = max(16, 1 << (size - 1).bit_length())
+    if dtype is torch.float32:
+        return AttentionTile(16, 32, min(padded, 32), min(padded, 64), 4)
+    return AttentionTile(16, 32, min(padded, 128), min(padded, 128), 8 if padded > 64 else 4)
+
+
 def sample_warps(vocabulary: int) -> int:
     """Return the number of warps of the sampler's program, for a vocabulary padded to a block."""
     return min(max(vocabulary // 128, 1), 16)

@@ -25,6 +25,7 @@ from sruserve.model.errors import ModelError
 from sruserve.model.folder import compute_dtype
 from sruserve.model.names import DType
 from sruserve.model.network import network_shapes
+from sruserve.model.placement import preferred_device
 from sruserve.server.settings import Settings, SettingsError, variable_name
 
 log = logging.getLogger("sruserve.server")
@@ -101,10 +102,22 @@ def prepare_gpu(
 ) -> torch.device:
     """Check that the models fit on a GPU and that its kernels are correct; returns the device.
 
-    If they are wrong, `auto` returns the CPU, and an explicit GPU raises `SettingsError`.
+    If they are wrong, `auto` returns the CPU, and an explicit GPU raises `SettingsError`. Models
+    that `auto` computes on the CPU in any case (`preferred_device`) do not count; if there is no
+    other, it returns the CPU, too.
     """
+    given, configs = paths, {path.name: read_any_config(path) for path in paths}
+    paths = [
+        path
+        for path in given
+        if preferred_device(configs[path.name], dtypes[path.name], settings.device, device)
+        == device
+    ]
+    if given and not paths:
+        log.warning("the GPU is not used: no family of these models has been measured on one yet")
+        return torch.device("cpu")
+    configs = {path.name: configs[path.name] for path in paths}
     check_gpu_memory(settings, paths, dtypes, device)
-    configs = {path.name: read_any_config(path) for path in paths}
     compute_dtypes = {
         compute_dtype(config, dtypes[name], device) for name, config in configs.items()
     }

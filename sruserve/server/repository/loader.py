@@ -7,11 +7,12 @@ from pathlib import Path
 
 import torch
 
-from sruserve.export.runtime.load import load_any
+from sruserve.export.runtime.load import load_any, read_any_config
 from sruserve.kernels.devices import use_device
 from sruserve.kernels.oom import is_out_of_memory
 from sruserve.model.errors import FolderError
 from sruserve.model.folder import Model
+from sruserve.model.placement import UNPROVEN, preferred_device
 from sruserve.model.versions import versions
 from sruserve.server.auth import Tenant
 from sruserve.server.engine.config import EngineConfig
@@ -59,9 +60,13 @@ class Loader:
             dtype = dtype_of(settings, folder.name)
             threads = engine_limits(settings).threads
             path = _folder_of(folder, version)
+            if settings.device == "auto" and device.type != "cpu":
+                device = preferred_device(read_any_config(path), dtype, "auto", device)
             model = load_any(path, dtype, device, settings.fast, settings.onnx_allow_cpu, threads)
             model = replace(model, name=folder.name, version=version or model.version)
-            if model.network.device.type != device.type:  # only if the operator allows it
+            if device != self._device:
+                log.warning("%s: %s", model.name, UNPROVEN)
+            elif model.network.device.type != device.type:  # only if the operator allows it
                 log.warning("%s runs on the CPU: %s", model.name, model.network.kernel)
             for served in reversed(resident):
                 if _same(model, served.model):
