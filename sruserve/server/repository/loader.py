@@ -19,7 +19,7 @@ from sruserve.server.engine.config import EngineConfig
 from sruserve.server.engine.engine import Engine
 from sruserve.server.errors import StateTooLarge, faults
 from sruserve.server.metrics.metrics import EngineMetrics
-from sruserve.server.repository.device import out_of_memory
+from sruserve.server.repository.device import out_of_memory, pool_bytes
 from sruserve.server.repository.presets import compute_presets
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.settings import (
@@ -99,7 +99,10 @@ class Loader:
         )
 
     def _start_engine(self, model: Model) -> Engine:
-        config = engine_limits(self._settings)
+        config = replace(
+            engine_limits(self._settings),
+            state_pool_bytes=pool_bytes(self._settings, model.network.device),
+        )
         if (rows := model.network.max_step_rows) is not None:
             config = replace(config, max_batch_tokens=min(rows, config.max_batch_tokens))
         try:

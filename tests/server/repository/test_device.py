@@ -27,6 +27,7 @@ from sruserve.server.repository.device import (
     check_gpu_memory,
     choose_device,
     memory_need,
+    pool_bytes,
     prepare_gpu,
     worker_limit,
 )
@@ -92,6 +93,18 @@ def test_the_need_of_a_model_is_what_its_tensors_and_its_pool_take(tmp_path: Pat
     assert memory_need("m", config, torch.bfloat16, 7) == MemoryEstimate(
         "m", 2 * matrices + 4 * vectors, 7
     )
+
+
+def test_a_pool_that_nobody_sized_takes_a_quarter_of_what_a_gpu_has_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gib = 1 << 30
+    monkeypatch.setattr(device, "memory_use", lambda on: (20 * gib, 9 * gib, 4 * gib))
+    assert pool_bytes(load_settings(), GPU) == 4 * gib
+    assert pool_bytes(load_settings(), torch.device("cpu")) == 256 << 20
+    assert pool_bytes(load_settings(state_pool_bytes=7 << 20), GPU) == 7 << 20
+    monkeypatch.setattr(device, "memory_use", lambda on: (gib, gib, gib - 4))
+    assert pool_bytes(load_settings(), GPU) == 256 << 20  # as was checked before it was loaded
 
 
 def fit(settings: Settings, *folders: Path) -> None:
@@ -242,19 +255,23 @@ def test_auto_leaves_families_that_no_gpu_has_proven_on_the_cpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     counted: list[list[str]] = []
+    checked: list[torch.dtype] = []
 
     def count(_: Settings, paths: list[Path], *__: object) -> None:
         counted.append([path.name for path in paths])
 
     monkeypatch.setattr(device, "check_gpu_memory", count)
     monkeypatch.setattr(device, "check_kernels", lambda *_: None)
+    monkeypatch.setattr(device, "check_other_layers", lambda _, dtype: checked.append(dtype))
     sru = save_random_model(tmp_path / "sru", vocab_size=9)
     gru = save_random_model(tmp_path / "gru", vocab_size=9, model_type="gru")
     attending: dict[str, Any] = {"model_type": "srupp", "proj_size": 8, "window": 3}
     srupp = save_random_model(tmp_path / "srupp", vocab_size=9, **attending)
     dtypes: dict[str, Any] = dict.fromkeys(["sru", "gru", "srupp"])
     prepare_gpu(load_settings(device="auto"), [sru, gru, srupp], dtypes, GPU)
+    assert not checked
     prepare_gpu(load_settings(device="cuda"), [sru, gru, srupp], dtypes, GPU)
+    assert checked == [torch.float32], "cuda uses them, if they are right"
     assert counted == [["sru"], ["sru", "gru", "srupp"]]
     assert "not used" not in caplog.text
     cpu = prepare_gpu(load_settings(device="auto"), [gru, srupp], dtypes, GPU)
