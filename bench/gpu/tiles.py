@@ -33,6 +33,8 @@ PREFILL_SWEEP = (
     LinearTile(64, 256, 64, 4, 4),
 )
 DECODE_SWEEP = (
+    LinearTile(64, 8, 128, 6, 4),
+    LinearTile(64, 8, 256, 4, 4),
     LinearTile(64, 16, 128, 4, 4),
     LinearTile(64, 16, 128, 6, 4),
     LinearTile(64, 16, 256, 3, 4),
@@ -43,6 +45,8 @@ DECODE_SWEEP = (
     LinearTile(128, 128, 64, 3, 8),
 )
 STEP_SWEEP = (
+    LinearTile(64, 8, 128, 4, 4),
+    LinearTile(64, 8, 256, 3, 4),
     LinearTile(64, 16, 128, 3, 4),
     LinearTile(64, 16, 128, 4, 4),
     LinearTile(64, 16, 64, 6, 4),
