@@ -206,14 +206,17 @@ def inspect(
 
 def load(path: Path, device: str, dtype: DType | None) -> "Model":
     """Load a model on a device, or end the command with an error."""
-    from sruserve.export.runtime.load import load_any
+    from sruserve.export.runtime.load import load_any, read_any_config
     from sruserve.kernels.devices import DeviceError, resolve_device, use_device
     from sruserve.kernels.oom import is_out_of_memory
+    from sruserve.model.placement import preferred_device
 
     try:
         resolved = resolve_device(device)
     except DeviceError as error:
         fail(error)
+    if resolved.type != "cpu":
+        resolved = preferred_device(read_any_config(path), dtype, device, resolved)
     try:
         use_device(resolved)
         return load_any(path, dtype, resolved)

@@ -49,6 +49,7 @@ from bench.report.arguments import command_line
 from bench.report.report import Report
 from bench.report.tables import CHECK_HEAD, check_row, text_table
 from bench.report.targets import Check
+from sruserve.kernels.candidates import Candidate, choose
 from sruserve.kernels.triton import tiles
 
 PARTS: dict[str, Callable[[Bench, Ceilings], None]] = {
@@ -82,6 +83,7 @@ def main() -> int:
         return 2
     if args.shared_columns:
         tiles.SHARED_COLUMNS = args.shared_columns
+    choose(set(args.candidates))
     report = Report("gpu", ("triton",), args.quick, args.lines)
     bench = Bench(
         report=report,
@@ -180,6 +182,14 @@ def _arguments() -> argparse.Namespace:
         "--shared-columns",
         type=int,
         help="give all tiles of products these columns, to see if other bits come from them",
+    )
+    parser.add_argument(
+        "--candidates",
+        nargs="*",
+        type=Candidate,
+        choices=list(Candidate),
+        default=[],
+        help="variants of the kernels to use in this run; default: none",
     )
     parser.add_argument(
         "--lines", type=Path, help="file that gets each finding at once, as a line of JSON"

@@ -19,6 +19,7 @@ from sruserve.kernels.triton.tiles import LinearTile
 _TILES = {  # every width that is shipped or tried, and the tiles of other GPUs
     "16 bits": (
         LinearTile(64, 16, 128, 4, 4),
+        LinearTile(64, 8, 128, 4, 4),
         LinearTile(64, 32, 64, 4, 4),
         LinearTile(64, 64, 64, 5, 4),
         LinearTile(128, 64, 64, 4, 8),

@@ -3,11 +3,12 @@
     python -m bench.gpu first-hour --stage 1 --results FOLDER
 
 1: the server's own checks, and equal bits. 2: the scan, layers and decoding, timed. 3: tests/gpu in
-many processes. 4: tiles, and a hundred thousand streams. 5: races and profiles, with NVIDIA's
-compute-sanitizer and ncu where they are installed. A stage needs no other one. Each step is a
-process of its own, whose end, red or not, lets the next one begin. FOLDER/stage-N.jsonl gets every
-result at once, and FOLDER/stage-N-STEP.log what a step prints. Compiled kernels are shared in
-FOLDER/triton-cache. To try a stage without a GPU: TRITON_INTERPRET=1 and --quick.
+many processes. 4: candidates (`--candidates`), tiles, and a hundred thousand streams. 5: races and
+profiles, with NVIDIA's compute-sanitizer and ncu where they are installed. A stage needs no other
+one. Each step is a process of its own, whose end, red or not, lets the next one begin.
+FOLDER/stage-N.jsonl gets every result at once, and FOLDER/stage-N-STEP.log what a step prints.
+Compiled kernels are shared in FOLDER/triton-cache. To try a stage without a GPU: TRITON_INTERPRET=1
+and --quick.
 """
 
 import argparse
@@ -59,6 +60,11 @@ def _profile(kernel: str, part: str) -> Step:
     return Step(f"profile-{kernel}", command, ("ncu",))
 
 
+def _variant(part: str, *candidates: str) -> Step:
+    """A part of the timings with variants that no device has judged; compare it with stage 2."""
+    return Step(f"{part}-{'-'.join(candidates)}", (*_UNCHECKED, part, "--candidates", *candidates))
+
+
 _TESTS = (
     *(sys.executable, "-m", "pytest", "tests/gpu", "-p", "bench.gpu.pytest_lines", "-W", "default"),
     *("-n", str(max(1, min(_MOST_PROCESSES, (os.cpu_count() or 2) - 1))), "-q"),
@@ -72,10 +78,14 @@ STAGES = {
             _checks("bits-of-shared-columns", "bits", "--shared-columns", "32"),
             _checks("kernels", "kernels"),
             _checks("decode", "decode"),
+            _checks("decode-early", "decode", "--candidates", "dependent-launch", "narrow-step"),
+            _checks("norms", "bits", "--candidates", "triton-norm"),
         ),
         "Is a tile of `bits` red and `bits-of-shared-columns` green? Set SHARED_COLUMNS = 32 in "
-        "sruserve/kernels/triton/tiles.py. Is a norm red? It needs a kernel of ours, one program "
-        "a row. Is all of `bits` green? The tiles of large batches can be the default.",
+        "sruserve/kernels/triton/tiles.py. Is the tile of 8 columns alone red? Then narrow-step is "
+        "for `fast`. Is a norm red in `bits` and green in `norms`? The server chooses ours by "
+        "itself. Is all of `bits` green? The tiles of large batches (crowd-tiles) can be the "
+        "default.",
     ),
     2: Stage(
         tuple(Step(part, (*_UNCHECKED, part)) for part in ("decode", "scan", "layers")),
@@ -88,9 +98,15 @@ STAGES = {
         "off: compiled kernels are kept.",
     ),
     4: Stage(
-        tuple(Step(part, (*_UNCHECKED, part)) for part in ("tiles", "states")),
-        "The best tile of each table against the shipped one, tiles with other bits, and memory "
-        "that grows.",
+        (
+            _variant("decode", "dependent-launch"),
+            _variant("decode", "dependent-launch", "narrow-step"),
+            _variant("decode", "crowd-tiles"),
+            _variant("layers", "wide-scan"),
+            *(Step(part, (*_UNCHECKED, part)) for part in ("tiles", "states")),
+        ),
+        "Decoding and layers with each candidate, against stage 2; the best tile of each table "
+        "against the shipped one, tiles with other bits, and memory that grows.",
     ),
     5: Stage(
         (

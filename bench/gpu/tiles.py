@@ -32,7 +32,7 @@ PREFILL_SWEEP = (
     LinearTile(256, 128, 64, 3, 8),
     LinearTile(64, 256, 64, 4, 4),
 )
-DECODE_SWEEP = (
+DECODE_SWEEP = (  # the first one is that whose bits the others should have
     LinearTile(64, 16, 128, 4, 4),
     LinearTile(64, 16, 128, 6, 4),
     LinearTile(64, 16, 256, 3, 4),
@@ -41,6 +41,8 @@ DECODE_SWEEP = (
     LinearTile(64, 64, 64, 5, 4),
     LinearTile(128, 64, 64, 4, 8),
     LinearTile(128, 128, 64, 3, 8),
+    LinearTile(64, 8, 128, 6, 4),
+    LinearTile(64, 8, 256, 4, 4),
 )
 STEP_SWEEP = (
     LinearTile(64, 16, 128, 3, 4),
@@ -53,6 +55,8 @@ STEP_SWEEP = (
     LinearTile(128, 32, 64, 4, 8),
     LinearTile(128, 64, 64, 3, 8),
     LinearTile(128, 64, 64, 4, 8),
+    LinearTile(64, 8, 128, 4, 4),
+    LinearTile(64, 8, 256, 3, 4),
 )
 _LAYERS = 12  # different weights in turn, as in a model: together they exceed the cache
 _WIDTH, _PROJECTION = 2048, 512

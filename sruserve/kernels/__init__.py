@@ -3,6 +3,7 @@
 from sruserve.kernels.attention import Attention
 from sruserve.kernels.cell import Activation, Cell, Kind
 from sruserve.kernels.dispatch import kernel_name, scan, uses_triton
+from sruserve.kernels.fused_gated import FusedGatedLayer
 from sruserve.kernels.gated import GatedLayer
 from sruserve.kernels.gated_cell import GatedCell, GatedKind
 from sruserve.kernels.layer import CellLayer, Layer, StepLayer
@@ -23,6 +24,7 @@ __all__ = [
     "Attention",
     "Cell",
     "CellLayer",
+    "FusedGatedLayer",
     "GatedCell",
     "GatedKind",
     "GatedLayer",

@@ -1,9 +1,10 @@
-"""Windowed attention: the compiled kernel on a CPU, plain torch on other devices."""
+"""Windowed attention: Triton's kernel on a GPU, the compiled one on a CPU, or plain torch."""
 
 import torch
 from torch import Tensor
 
 import sruserve.kernels.cpu.library as cpu
+from sruserve.kernels.dispatch import uses_triton
 from sruserve.kernels.ragged import RaggedBatch
 from sruserve.kernels.reference.attention import Attention, reference_attention
 
@@ -17,11 +18,21 @@ def attend(
     batch: RaggedBatch,
     attention: Attention,
     memory: Tensor | None = None,
+    *,
+    one_step: bool = False,
 ) -> Tensor:
     """Compute attention over a ragged batch, as `reference_attention` defines it.
 
-    Returns (rows, width), the dtype of q. Raises what `cpu_attention` raises.
+    one_step: every sequence has one row.
+
+    Returns (rows, width), the dtype of q. Raises what the kernels raise.
     """
+    if uses_triton(q.device):
+        from sruserve.kernels.triton.attention import triton_attention
+
+        return triton_attention(
+            q, keys_values, residual, batch, attention, memory, one_step=one_step
+        )
     run = cpu_attention if q.is_cpu and cpu.available() else reference_attention
     return run(q, keys_values, residual, batch, attention, memory)
 

@@ -55,7 +55,7 @@ def plan(batch: RaggedBatch, rows: int, one_chunk: bool = False) -> Plan:
     window = -(-int(lengths.max()) // count) if count > 1 else 0
     if count == 1 or bool(((lengths > window) & (batch.target < 0)).any()):
         tensors = _on_device([batch.offsets, batch.source, batch.target], batch.states.device)
-        return Plan(None, [(0, total, _batch(tensors, batch.states))])
+        return Plan(None, [(0, total, _batch(tensors, batch.states, batch.offsets))])
     order: list[Tensor] = []
     parts: list[Tensor] = []
     edges = [0]
@@ -71,7 +71,9 @@ def plan(batch: RaggedBatch, rows: int, one_chunk: bool = False) -> Plan:
         parts += [offsets, start[taking_part], batch.target[taking_part]]
         edges.append(edges[-1] + int(offsets[-1]))
     tensors = _on_device(parts, batch.states.device)
-    batches = [_batch(tensors[i : i + 3], batch.states) for i in range(0, len(tensors), 3)]
+    batches = [
+        _batch(tensors[i : i + 3], batch.states, parts[i]) for i in range(0, len(tensors), 3)
+    ]
     return Plan(torch.cat(order), list(zip(edges, edges[1:], batches, strict=False)))
 
 
@@ -135,9 +137,9 @@ def _scan(
     return lambda: layer.scan(u, x, batch, out=h)
 
 
-def _batch(tensors: Sequence[Tensor], states: Tensor) -> RaggedBatch:
+def _batch(tensors: Sequence[Tensor], states: Tensor, host_offsets: Tensor) -> RaggedBatch:
     offsets, source, target = tensors
-    return RaggedBatch(offsets, states, source, target)
+    return RaggedBatch(offsets, states, source, target, host_offsets)
 
 
 def _on_device(parts: Sequence[Tensor], device: torch.device) -> list[Tensor]:

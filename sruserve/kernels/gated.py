@@ -7,10 +7,11 @@ from torch import Tensor
 
 import sruserve.kernels.cpu.library as cpu
 from sruserve.kernels.cpu.gated import cpu_gated_scan
-from sruserve.kernels.gated_cell import GatedCell
+from sruserve.kernels.gated_cell import GatedCell, GatedKind
 from sruserve.kernels.linear import LinearOp
 from sruserve.kernels.ragged import RaggedBatch
-from sruserve.kernels.reference.gated import reference_gated_scan
+from sruserve.kernels.reference.gated import reference_gated_scan, reference_gated_step
+from sruserve.kernels.state_rows import gather_columns, store_columns
 
 
 def gated_scan(u: Tensor, cell: GatedCell, batch: RaggedBatch, out: Tensor) -> None:
@@ -61,3 +62,21 @@ class GatedLayer:
     def finish(self, h: Tensor) -> Tensor:
         """Return h unchanged: the next layer reads it."""
         return h
+
+    def step(
+        self, x: Tensor, states: Tensor, source: Tensor, target: Tensor, index: Tensor | None = None
+    ) -> Tensor:
+        """See `StepLayer.step`; but its bits are not those of `scan` on a GPU. For one direction.
+
+        The step's product is torch's own, whose sums depend on the number of streams.
+        """
+        (cell,) = self.cells
+        u = self.linear.step(x, index, torch.float32)
+        h = c = gather_columns(states, source, cell.column, cell.outputs)
+        if cell.kind is GatedKind.LSTM:
+            c = gather_columns(states, source, cell.cell_column, cell.width)
+        h, c = reference_gated_step(u, cell, h, c)
+        store_columns(h, states, target, cell.column)
+        if cell.kind is GatedKind.LSTM:
+            store_columns(c, states, target, cell.cell_column)
+        return h.to(x.dtype)

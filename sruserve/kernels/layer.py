@@ -163,6 +163,27 @@ class CellLayer:
         if in_turn:
             u = self._inner(self.linear.step(z, z_index))
             return self.finish(self.scan(u, x, one_step_each(states, source, target)))
+        return self.step_of(z, x, states, source, target, z_index, index)
+
+    def step_of(
+        self,
+        z: Tensor,
+        x: Tensor,
+        states: Tensor,
+        source: Tensor,
+        target: Tensor,
+        z_index: Tensor | None = None,
+        x_index: Tensor | None = None,
+    ) -> Tensor:
+        """Run one step from what `linear` reads, z, with the layer's raw input `x`.
+
+        z, x: (streams, …), or tables from which their index picks each stream's row.
+        """
+        if not uses_triton(x.device):
+            z = z if z_index is None else z.index_select(0, z_index)
+            x = x if x_index is None else x.index_select(0, x_index)
+            batch = one_step_each(states, source, target)
+            return self.finish(self.scan(self.linear(z), x, batch))
         from sruserve.kernels.triton.linear import capability
         from sruserve.kernels.triton.step import triton_step
 
@@ -179,7 +200,7 @@ class CellLayer:
             self.column,
             self.cell,
             x_index=z_index,
-            residual_index=index if self.highway_is_input else None,
+            residual_index=x_index if self.highway_is_input else None,
             tile=step_tile(len(source), x.dtype, capability(x.device), self.fast),
         )
         return self.finish(h)

@@ -8,6 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sruserve.kernels.candidates import Candidate, chosen
+from sruserve.kernels.dispatch import uses_triton
+from sruserve.kernels.triton.tiles import NORM_WIDTH
+
 _SHARED_ROW = 32768  # numbers from which torch splits the sum of a single row among threads
 
 
@@ -43,6 +47,8 @@ class Norm:
     def __call__(self, x: Tensor) -> Tensor:
         """Normalize every row of x (rows, n); returns (rows, n), the dtype of x."""
         n = x.shape[1]
+        if Candidate.TRITON_NORM in chosen and uses_triton(x.device) and n <= NORM_WIDTH:
+            return self._in_triton(x)
         if x.shape[0] == 1 and n >= _SHARED_ROW and x.is_cpu:
             return self(torch.cat((x, x)))[:1]
         if self.kind is NormKind.LAYER:
@@ -64,6 +70,14 @@ class Norm:
         # unbiased var + eps = (var + eps * share) / share
         share = (n - 1) / n
         return Norm(self.weight * sqrt(share), self.bias, NormKind.LAYER, self.epsilon * share)
+
+    def _in_triton(self, x: Tensor) -> Tensor:
+        from sruserve.kernels.triton.norm import triton_norm
+
+        norm = self.biased()
+        if norm is None:
+            return x
+        return triton_norm(x, norm.weight, norm.bias, int(norm.kind), norm.epsilon)
 
     def _by_deviation(self, x: Tensor) -> Tensor:
         """Use the 1 / std that torch returns: 1 / (std + eps) = 1 / std / (1 + eps / std)."""

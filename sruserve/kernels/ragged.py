@@ -18,12 +18,18 @@ class RaggedBatch:
     source: (sequences), int64: the row with each sequence's start state; -1 starts from zeros.
     target: (sequences), int64: the row that receives the end state; -1 drops it. It may equal
         the sequence's source. Otherwise no two sequences may read or write the same row.
+    host_offsets: `offsets` on the CPU, where that is at hand.
     """
 
     offsets: Tensor
     states: Tensor
     source: Tensor
     target: Tensor
+    host_offsets: Tensor | None = None
+
+    def offsets_on_host(self) -> Tensor:
+        """Return `offsets` on the CPU; waits for a GPU that alone has them."""
+        return self.offsets.cpu() if self.host_offsets is None else self.host_offsets
 
     @property
     def sequences(self) -> int:

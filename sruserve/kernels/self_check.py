@@ -16,6 +16,7 @@ from sruserve.kernels.graphs import Eager, GraphBackend, GraphedDecode
 from sruserve.kernels.layer import CellLayer
 from sruserve.kernels.linear import make_linear
 from sruserve.kernels.norm import Norm, NormKind
+from sruserve.kernels.norm_choice import choose_norm
 from sruserve.kernels.oom import is_out_of_memory
 from sruserve.kernels.ragged import RaggedBatch
 from sruserve.kernels.reference.scan import reference_scan
@@ -25,7 +26,7 @@ from sruserve.kernels.slots import WINDOW, DecodeInputs, Slots
 Scan = Callable[..., Tensor]
 
 # About ten times the rounding error of the stacks below in each dtype.
-_TOLERANCE = {torch.float32: 1e-4, torch.float16: 0.01, torch.bfloat16: 0.05}
+TOLERANCE = {torch.float32: 1e-4, torch.float16: 0.01, torch.bfloat16: 0.05}
 _INPUTS, _PROJECTION, _VOCABULARY = 48, 32, 40
 _CHUNK = 16  # rows: several chunks, so that recurrences run concurrently with products
 
@@ -81,6 +82,7 @@ def check_kernels(
 
     Raises `KernelMismatch`, or `torch.OutOfMemoryError`. The time is that of compiling the kernels.
     """
+    choose_norm(device, dtype)
     name = str(dtype).removeprefix("torch.")
     lengths = (5, 0, 1, 19, *[1] * single_steps), (5, 0, 1, 3)
     stacks = [_Stack(width, *parts) for parts in zip(lengths, _STACKS, strict=True)]
@@ -99,10 +101,10 @@ def check_kernels(
     for result, reference in zip(results, references, strict=True):
         for tensor, expected in reference.items():
             difference = float((result[tensor].float().cpu() - expected).abs().max())
-            if not difference <= _TOLERANCE[dtype]:  # also true for NaN
+            if not difference <= TOLERANCE[dtype]:  # also true for NaN
                 raise KernelMismatch(
                     f"the {tensor} in {name} differ from the reference by {difference:.3g}; "
-                    f"rounding allows {_TOLERANCE[dtype]:g}"
+                    f"rounding allows {TOLERANCE[dtype]:g}"
                 )
     if not torch.equal(launched, replayed):
         raise KernelMismatch(f"a captured burst in {name} picks other tokens than its launches")

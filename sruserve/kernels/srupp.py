@@ -1,14 +1,17 @@
 """One SRU++ layer as tensors: a narrow product, attention, a wide product, and the SRU's scan."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from sruserve.kernels.attention import Attention, attend
-from sruserve.kernels.layer import CellLayer
+from sruserve.kernels.layer import CellLayer, one_step_each
 from sruserve.kernels.linear import LinearOp
 from sruserve.kernels.norm import Norm
 from sruserve.kernels.ragged import RaggedBatch
+
+_Multiply = Callable[[LinearOp, Tensor], Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,12 +51,7 @@ class SRUppLayer:
 
     def project(self, x: Tensor, batch: RaggedBatch) -> Tensor:
         """Compute all that needs no earlier h, u (rows, blocks * width), and advance the ring."""
-        z = self.narrow(x if self.norm is None else self.norm(x))
-        if self.attention is not None:
-            z = self._attend(z, x, batch, self.attention)
-        if self.inner_norm is not None and not (self.attention and self.norm_before):
-            z = self.inner_norm(z)
-        return self.cell.linear(z)
+        return self.cell.linear(self._inner(x, batch, lambda linear, z: linear(z)))
 
     def scan(self, u: Tensor, x: Tensor, batch: RaggedBatch, out: Tensor | None = None) -> Tensor:
         """Run the recurrence over `u`, with the layer's raw input `x`."""
@@ -63,13 +61,42 @@ class SRUppLayer:
         """Return the output that the next layer reads."""
         return self.cell.finish(h)
 
-    def _attend(self, z: Tensor, x: Tensor, batch: RaggedBatch, attention: Attention) -> Tensor:
+    def step(
+        self, x: Tensor, states: Tensor, source: Tensor, target: Tensor, index: Tensor | None = None
+    ) -> Tensor:
+        """See `StepLayer.step`."""
+        x = x if index is None else x.index_select(0, index)
+        batch = one_step_each(states, source, target)
+        z = self._inner(x, batch, lambda linear, z: linear.step(z), one_step=True)
+        return self.cell.step_of(z, x, states, source, target)
+
+    def _inner(
+        self, x: Tensor, batch: RaggedBatch, multiply: _Multiply, one_step: bool = False
+    ) -> Tensor:
+        """Compute what the wide product reads, (rows, inner), and advance the ring."""
+        z = multiply(self.narrow, x if self.norm is None else self.norm(x))
+        if self.attention is not None:
+            z = self._attend(z, x, batch, self.attention, multiply, one_step)
+        if self.inner_norm is not None and not (self.attention and self.norm_before):
+            z = self.inner_norm(z)
+        return z
+
+    def _attend(
+        self,
+        z: Tensor,
+        x: Tensor,
+        batch: RaggedBatch,
+        attention: Attention,
+        multiply: _Multiply,
+        one_step: bool,
+    ) -> Tensor:
         """Return z plus the attention of its queries."""
         assert self.keys_values is not None
         before = self.inner_norm if self.norm_before else None
         q = z if before is None else before(z)
         memory = None
         if self.norm is not None and attention.window is not None:
-            raw = self.narrow(x)
-            memory = self.keys_values(raw if before is None else before(raw))
-        return attend(q, self.keys_values(q), z, batch, attention, memory)
+            raw = multiply(self.narrow, x)
+            memory = multiply(self.keys_values, raw if before is None else before(raw))
+        keys_values = multiply(self.keys_values, q)
+        return attend(q, keys_values, z, batch, attention, memory, one_step=one_step)

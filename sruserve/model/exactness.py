@@ -4,7 +4,15 @@ from collections.abc import Sequence
 
 import torch
 
-from sruserve.kernels import Layer, StepLayer, has_packed_linear, kernel_name, uses_panels
+from sruserve.kernels import (
+    FusedGatedLayer,
+    GatedLayer,
+    Layer,
+    SRUppLayer,
+    has_packed_linear,
+    kernel_name,
+    uses_panels,
+)
 from sruserve.kernels.dispatch import INTERPRETER
 
 _EXACT = "bit for bit"
@@ -17,18 +25,22 @@ def is_exact(description: str) -> bool:
 
 def exactness(layers: Sequence[Layer], dtype: torch.dtype, device: torch.device, fast: bool) -> str:
     """Describe a network of the compiled kernels, in one clause."""
-    # No recurrence has a matrix product, whose rows in plain torch depend on the batch.
-    element_wise = all(isinstance(layer, StepLayer) for layer in layers)
+    # Their steps have matrix products, whose rows in plain torch depend on the batch.
+    gated = any(isinstance(layer, GatedLayer | FusedGatedLayer) for layer in layers)
     if device.type != "cpu":
         if fast:
             return "to rounding, not bit for bit: fast kernels depend on the number of rows"
-        if not element_wise:
-            return "to rounding, not bit for bit: these layers run in plain torch on a GPU"
+        if gated:
+            return "to rounding, not bit for bit: torch and cuDNN sum by the number of rows"
         return f"{_EXACT} by design on this kind of device: any split, any batch"
     if kernel_name(device) == INTERPRETER:
         return "1e-5 (Triton's interpreter, for tests)"
-    if kernel_name(device) == "reference" and not element_wise:
+    if kernel_name(device) == "reference" and (gated or _attends(layers)):
         return "1e-5 (without the compiled kernel, these layers' products depend on the batch)"
     if has_packed_linear() or uses_panels(dtype):
         return f"{_EXACT}: any split, any batch"
     return "1e-5 (this build of torch has no packed products)"
+
+
+def _attends(layers: Sequence[Layer]) -> bool:
+    return any(isinstance(layer, SRUppLayer) for layer in layers)

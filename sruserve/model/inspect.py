@@ -1,9 +1,12 @@
 """Describe a model for `sruserve inspect`."""
 
+import torch
+
 from sruserve.kernels.devices import describe_device
 from sruserve.kernels.integer_linear import multiplies_integers
 from sruserve.model.errors import printable
 from sruserve.model.folder import Model
+from sruserve.model.placement import UNPROVEN
 
 
 def facts(model: Model) -> dict[str, str]:
@@ -29,6 +32,8 @@ def facts(model: Model) -> dict[str, str]:
         "exactness": model.network.exactness,
         "digest": model.digest,
     }
+    if rnn.prefers_cpu and torch.cuda.is_available():
+        rows["gpu"] = UNPROVEN
     rows |= _head(model)
     if rnn.note is not None:
         rows["note"] = rnn.note

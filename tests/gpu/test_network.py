@@ -29,6 +29,8 @@ FORMS: dict[str, dict[str, Any]] = {
     "lrn-normed": {"model_type": "lrn", "rms_norm": True},
     "qrnn": {"model_type": "qrnn", "output_gate": False},
     "qrnn-windows": {"model_type": "qrnn", "window": 2, "zoneout": 0.1},
+    "srupp": {"model_type": "srupp", "proj_size": 48, "num_heads": 2, "window": 9},
+    "srupp-wide": {"model_type": "srupp", "proj_size": 256, "window": 40, "layer_norm": True},
     "cnn": {"model_type": "cnn", "padding": [2, 0, 4], "min_length": 9},
 }
 DTYPES = ["float32", "bfloat16", "float16"]

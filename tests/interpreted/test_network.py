@@ -10,6 +10,7 @@ from torch import Tensor
 from sruserve.kernels import RaggedBatch, uses_triton
 from sruserve.model.folder import Model
 from sruserve.model.heads.config import HeadConfig
+from sruserve.model.runtime import Runtime
 from tests.support import random_model
 
 FORMS: dict[str, dict[str, Any]] = {
@@ -23,6 +24,10 @@ FORMS: dict[str, dict[str, Any]] = {
     "input-first": {"proj_input_to_hidden_first": True},
     "lrn": {"model_type": "lrn", "rms_norm": True},
     "qrnn": {"model_type": "qrnn", "window": 2},
+    "lstm": {"model_type": "lstm", "proj_size": 9},
+    "gru": {"model_type": "gru", "reset_after": False},
+    "srupp": {"model_type": "srupp", "proj_size": 10, "num_heads": 2, "window": 4},
+    "srupp-normed": {"model_type": "srupp", "proj_size": 10, "window": 4, "layer_norm": True},
     "cnn": {"model_type": "cnn", "hidden_size": 5, "padding": [2, 0, 4], "min_length": 9},
 }
 LENGTHS = [5, 0, 9, 1]
@@ -33,11 +38,20 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return random_model(tmp_path_factory.mktemp("model") / "m", **FORMS[request.param])
 
 
+def random_states(network: Runtime, rows: int, g: torch.Generator) -> Tensor:
+    """Random numbers, but for the rings of SRU++, which count their positions."""
+    states = torch.randn(rows, network.layout.width, generator=g)
+    for entry in network.layout.entries:
+        if entry.name.endswith(".at"):
+            states[:, network.layout.column(entry.name)] = torch.arange(rows) % 8
+    return states
+
+
 def run(model: Model) -> tuple[Tensor, Tensor, Tensor]:
     """Hidden outputs, scores and states of a ragged batch."""
     network, g = model.network, torch.Generator().manual_seed(0)
     tokens = torch.randint(0, 95, (sum(LENGTHS),), generator=g)
-    states = torch.randn(2 * len(LENGTHS), network.layout.width, generator=g)
+    states = random_states(network, 2 * len(LENGTHS), g)
     source = torch.tensor([0, 2, -1, 4])
     batch = RaggedBatch(
         torch.tensor([0, *LENGTHS]).cumsum(0), states, source, torch.tensor([0, 3, 5, 7])
@@ -106,7 +120,7 @@ def test_chunks_of_time_change_nothing_in_attention_over_the_steps(
 
 def test_a_step_of_the_decoder_is_a_sequence_of_one_token(model: Model) -> None:
     network, g = model.network, torch.Generator().manual_seed(1)
-    rows, count = torch.randn(8, network.layout.width, generator=g), 3
+    rows, count = random_states(network, 8, g), 3
     tokens = torch.randint(0, 95, (count,), generator=g)
     source, target = torch.tensor([0, -1, 4]), torch.tensor([0, 3, 5])
     states = rows.clone()

@@ -73,13 +73,15 @@ class Compiled:
 
 def configurations() -> Iterator[Configuration]:
     """Every kernel that ships, in every shape a launcher can choose."""
-    from tests.kernels import aot_linear  # it describes them in this module's words
+    from tests.kernels import aot_attention, aot_linear  # they describe them in this module's words
 
     return chain(
         scan_configurations(),
         aot_linear.linear_configurations(),
         aot_linear.step_configurations(),
         aot_linear.sample_configurations(),
+        aot_linear.norm_configurations(),
+        aot_attention.attention_configurations(),
     )
 
 
@@ -128,6 +130,8 @@ def scan_configurations() -> Iterator[Configuration]:
     for width, split in ((500, 500), (504, 252), (4, 2)):  # blocks that the width does not fill
         name = f"scan-bf16-of-{width}-{split}"
         yield _scan(name, "bf16", tiles.SCAN_16_BIT, width, split, Cell(), True)
+    wide = _scan("candidate-scan-bf16", "bf16", tiles.SCAN_16_BIT_WIDE, 512, 512, Cell(), True)
+    yield replace(wide, barriers=1000)  # its two warps share a stage
     # Rows that no 4-byte copy can read: as correct, but not as fast.
     odd = _scan("scan-bf16-of-501", "bf16", tiles.SCAN_16_BIT, 501, 501, Cell(), True)
     yield replace(odd, async_copies=0)

@@ -8,9 +8,11 @@ import torch
 import triton
 
 from sruserve.kernels.cell import Activation, Cell, Kind
+from sruserve.kernels.norm import NormKind
 from sruserve.kernels.slots import WINDOW
 from sruserve.kernels.triton import tiles
 from sruserve.kernels.triton.linear import linear_kernel
+from sruserve.kernels.triton.norm import norm_kernel
 from sruserve.kernels.triton.sample import sample_kernel
 from sruserve.kernels.triton.step import step_kernel
 from sruserve.kernels.triton.tiles import LinearTile
@@ -54,6 +56,9 @@ def linear_configurations() -> Iterator[Configuration]:
         for dtype, rows in ((BF16, 1), (FP32, 1), (BF16, _LARGE_BATCH)):
             tile = tiles.decode_tile(rows, dtype, place, fast=rows > 1)
             yield _product(tile, dtype, _WIDTH, _PROJECTED, capability, index=True)
+    # The candidates that no device has judged yet.
+    narrow = tiles.LINEAR_DECODE_NARROW
+    yield _candidate(_product(narrow, BF16, _WIDTH, _PROJECTED, 90, dependent=True))
     for dtype, rows in ((BF16, 1), (BF16, 8), (FP32, 8)):
         tile = tiles.decode_tile(rows, dtype, (9, 0), fast=True)
         yield _product(tile, dtype, _WIDTH, _PROJECTED, 90, index=True)
@@ -73,6 +78,9 @@ def step_configurations() -> Iterator[Configuration]:
         for inputs, rows in ((200, 1), (203, 1), (203, _LARGE_BATCH)):
             tile = tiles.step_tile(rows, BF16, place, fast=rows > 1)
             yield _step(tile, BF16, inputs, 94, _SRU, capability, index=True)
+    narrow = tiles.STEP_NARROW
+    for cell in (_SRU, _SRU_OF_4):
+        yield _candidate(_step(narrow, BF16, _PROJECTED, _WIDTH, cell, 90, dependent=True))
     for dtype, rows, cell in ((BF16, 1, _SRU), (BF16, 8, _SRU_OF_4), (FP32, 8, _SRU)):
         tile = tiles.step_tile(rows, dtype, (9, 0), fast=True)
         step = _step(tile, dtype, _PROJECTED, _WIDTH, cell, 90)
@@ -116,6 +124,26 @@ def sample_configurations() -> Iterator[Configuration]:
         )
 
 
+def norm_configurations() -> Iterator[Configuration]:
+    """Every kind, of a narrow row and of the widest."""
+    for kind, dtype, width in (
+        (NormKind.LAYER, BF16, 2048),
+        (NormKind.RMS, FP16, 500),
+        (NormKind.STD, FP32, tiles.NORM_WIDTH),
+        (NormKind.RMS, BF16, 24),
+    ):
+        block = triton.next_power_of_2(width)
+        yield Configuration(
+            name=f"norm-{kind.name.lower()}-{DTYPES[dtype]}-{width}",
+            kernel=norm_kernel,
+            signature=dict.fromkeys(["x", "weight", "bias", "out"], f"*{DTYPES[dtype]}")
+            | {"epsilon": "fp32"},
+            constants={"N": width, "BLOCK": block, "KIND": int(kind)}
+            | ({"bias": None} if kind is NormKind.RMS else {}),
+            options={"num_warps": tiles.norm_warps(block), "enable_fp_fusion": False},
+        )
+
+
 def _product(
     tile: LinearTile,
     dtype: torch.dtype,
@@ -125,6 +153,7 @@ def _product(
     *,
     index: bool = False,
     head: bool = False,
+    dependent: bool = False,
 ) -> Configuration:
     tile = tiles.loadable(tile, inputs, dtype)
     kind = DTYPES[dtype]
@@ -142,8 +171,13 @@ def _product(
         },
         constants=constants
         | {"IN": inputs, "OUT": outputs, "ROWS": tile.rows, "COLUMNS": tile.columns}
-        | {"DEPTH": _depth(tile, inputs), "GROUP": 8, "VECTOR": tile.vector},
-        options=_options(tile),
+        | {
+            "DEPTH": _depth(tile, inputs),
+            "GROUP": 8,
+            "VECTOR": tile.vector,
+            "DEPENDENT": dependent,
+        },
+        options=_options(tile) | ({"launch_pdl": True} if dependent else {}),
         **_demands(tile, dtype, inputs, capability),
     )
 
@@ -157,6 +191,7 @@ def _step(
     capability: int,
     *,
     index: bool = False,
+    dependent: bool = False,
 ) -> Configuration:
     tile = tiles.loadable(tile, inputs, dtype)
     kind = DTYPES[dtype]
@@ -179,10 +214,17 @@ def _step(
         | {"IN": inputs, "WIDTH": width, "KIND": int(cell.kind), "BLOCKS": cell.blocks}
         | {"ACTIVATION": int(cell.activation), "UPDATED_RESET": cell.updated_reset}
         | {"ROWS": tile.rows, "CHANNELS": tile.columns, "DEPTH": _depth(tile, inputs)}
-        | {"VECTOR": tile.vector},
-        options=_options(tile),
+        | {"VECTOR": tile.vector, "DEPENDENT": dependent},
+        options=_options(tile) | ({"launch_pdl": True} if dependent else {}),
         **_demands(tile, dtype, inputs, capability),
     )
+
+
+def _candidate(wanted: Configuration) -> Configuration:
+    """Name it; an older Triton has another instruction for it, and never gets it."""
+    is_same = tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 9)
+    contains = wanted.contains if is_same else {}
+    return replace(wanted, name=f"candidate-{wanted.name}", contains=contains)
 
 
 def _name(tile: LinearTile) -> str:

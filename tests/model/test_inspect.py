@@ -46,6 +46,31 @@ def test_on_a_gpu_fast_says_what_it_gives_up(
     assert lines["exactness"].startswith(exactness)
 
 
+def test_a_gpu_that_auto_passes_over_for_a_family_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gru = random_model(tmp_path / "gru", vocab_size=9, model_type="gru")
+    sru = random_model(tmp_path / "sru", vocab_size=9)
+    assert "gpu" not in facts(gru)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert facts(gru)["gpu"].startswith("its family has not been measured on a GPU yet: auto")
+    assert "gpu" not in facts(sru)
+
+
+def test_on_a_gpu_layers_whose_steps_torch_multiplies_agree_to_rounding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inspect, "describe_device", str)
+    attending: dict[str, Any] = {"model_type": "srupp", "proj_size": 8, "window": 3}
+    for options, told in (
+        ({"model_type": "atr"}, "to rounding, not bit for bit: torch and cuDNN"),
+        (attending, "bit for bit by design"),
+    ):
+        model = random_model(tmp_path / options["model_type"], vocab_size=9, **options)
+        monkeypatch.setattr(model.network, "device", torch.device("cuda", 0))
+        assert facts(model)["exactness"].startswith(told)
+
+
 def test_without_the_compiled_kernel_a_layer_with_a_product_in_each_step_is_not_exact(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -102,6 +102,16 @@ def _atr_tanh(
     return torch.tanh(h), c
 
 
+def reference_gated_step(u: Tensor, cell: GatedCell, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    """Run one step of many streams, without a wait: the new h (streams, outputs), and c.
+
+    u: (streams, blocks * width). h: (streams, outputs). c: (streams, width), for an LSTM. All are
+    float32.
+    """
+    gates = u.view(len(u), cell.kind.blocks, -1).transpose(0, 1)
+    return _STEPS[cell.kind](_linear(cell.first), _linear(cell.second), gates, h, c)
+
+
 _STEPS: dict[GatedKind, Step] = {
     GatedKind.LSTM: _lstm,
     GatedKind.GRU: _gru,

@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from sruserve.kernels.triton.dependent import begins_early, fetch_early, wait_for_launches
 from sruserve.kernels.triton.tiles import LinearTile, linear_tile, loadable
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -22,6 +23,7 @@ def triton_linear(
     out: Tensor | None = None,
     dtype: torch.dtype | None = None,
     tile: LinearTile | None = None,
+    one_step: bool = False,
 ) -> Tensor:
     """Compute y = x[index] @ weight.T + bias, summed in float32 from the first input upward.
 
@@ -30,6 +32,7 @@ def triton_linear(
     index: (picks), int64: the rows of x to multiply, unchecked; None takes all rows in order.
     out: (picks or rows, out): receives y; None allocates it in `dtype`, by default that of x.
     tile: block sizes; None takes the tile for prefill.
+    one_step: the product belongs to a step, whose launches may overlap (`begins_early`).
 
     Every tensor is contiguous and on the same device. The bits of a row depend only on that row and
     the weight, and are the same for every tile that is not `vector`.
@@ -55,6 +58,7 @@ def triton_linear(
     if not blocks:
         return out
     depth = min(tile.depth, triton.next_power_of_2(inputs)) if tile.vector else tile.depth
+    early = one_step and begins_early(capability(x.device))
     with torch.cuda.device_of(x):  # Triton launches on the current device
         linear_kernel[(blocks,)](
             x,
@@ -70,9 +74,11 @@ def triton_linear(
             DEPTH=depth,
             GROUP=_GROUP,
             VECTOR=tile.vector,
+            DEPENDENT=early,
             num_warps=tile.warps,
             num_stages=tile.stages,
             enable_fp_fusion=tile.vector,
+            **({"launch_pdl": True} if early else {}),
         )
     return out
 
@@ -127,10 +133,12 @@ def linear_kernel(
     DEPTH: tl.constexpr,
     GROUP: tl.constexpr,
     VECTOR: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):
     """Compute one block of the output; GROUP blocks of rows share a block of columns in turn.
 
     VECTOR: for a few rows, multiplied one by one, with a complete row of the weight in flight.
+    DEPENDENT: begin before the launch before this one has ended.
     """
     ACROSS: tl.constexpr = (OUT + COLUMNS - 1) // COLUMNS
     down = tl.cdiv(picks, ROWS)
@@ -142,6 +150,9 @@ def linear_kernel(
     columns = place // group * COLUMNS + tl.arange(0, COLUMNS)
     row_mask = rows < picks
     column_mask = within(columns, OUT, COLUMNS)
+    if DEPENDENT:
+        fetch_early(weight, columns, OUT, IN)
+        wait_for_launches()
     sources = picked(index, rows, row_mask)
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
     for k in range(0, IN, DEPTH):

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from sruserve.kernels.cell import Cell
 from sruserve.kernels.triton.cell import SRU, cell_step
+from sruserve.kernels.triton.dependent import begins_early, fetch_early, wait_for_launches
 from sruserve.kernels.triton.linear import (
     add_dots,
     add_product,
@@ -111,6 +112,7 @@ def triton_step(
     if not rows:
         return out
     depth = min(tile.depth, triton.next_power_of_2(inputs)) if tile.vector else tile.depth
+    early = begins_early(capability(x.device))
     with torch.cuda.device_of(x):  # Triton launches on the current device
         step_kernel[(-(-width // tile.columns), -(-rows // tile.rows))](
             x,
@@ -140,9 +142,11 @@ def triton_step(
             CHANNELS=tile.columns,
             DEPTH=depth,
             VECTOR=tile.vector,
+            DEPENDENT=early,
             num_warps=tile.warps,
             num_stages=tile.stages,
             enable_fp_fusion=tile.vector,
+            **({"launch_pdl": True} if early else {}),
         )
     return out
 
@@ -191,16 +195,22 @@ def step_kernel(
     CHANNELS: tl.constexpr,
     DEPTH: tl.constexpr,
     VECTOR: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):
     """Run one step of ROWS streams and CHANNELS channels, with all their gates.
 
     VECTOR: for a few rows, multiplied one by one, with every plane of the weight in flight.
+    DEPENDENT: begin before the launch before this one has ended.
     """
     first = tl.program_id(1) * ROWS
     row = first + tl.arange(0, ROWS)
     channel = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
     row_mask = row < rows
     mask = within(channel, WIDTH, CHANNELS)
+    if DEPENDENT:
+        for plane in tl.static_range(BLOCKS):
+            fetch_early(weight, plane * WIDTH + channel, BLOCKS * WIDTH, IN)
+        wait_for_launches()
     # If registers can hold them, load these first: they arrive while the product is computed.
     EARLY: tl.constexpr = not VECTOR and BLOCKS * ROWS * CHANNELS <= 3 * 128 * 64
     if EARLY:

@@ -1,8 +1,11 @@
 """The block sizes of the Triton kernels; no other file knows them."""
 
 from dataclasses import dataclass, replace
+from functools import cache
 
 import torch
+
+from sruserve.kernels.candidates import Candidate, chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +30,16 @@ class ScanTile:
 SCAN_FLOAT32 = ScanTile(channels=32, steps=8, stages=6, warps=1)
 SCAN_16_BIT = ScanTile(channels=64, steps=8, stages=6, warps=1)
 SCAN_16_BIT_FEW = ScanTile(channels=32, steps=8, stages=6, warps=1)
+SCAN_16_BIT_WIDE = ScanTile(channels=128, steps=8, stages=6, warps=2)
 
 
 def scan_tile(itemsize: int, channels: int) -> ScanTile:
     """Return the tile for a dtype of `itemsize` bytes and a number of (sequence, channel) pairs."""
     if itemsize == 4:
         return SCAN_FLOAT32
-    return SCAN_16_BIT_FEW if channels <= 16_384 else SCAN_16_BIT
+    if channels <= 16_384:
+        return SCAN_16_BIT_FEW
+    return SCAN_16_BIT_WIDE if Candidate.WIDE_SCAN in chosen else SCAN_16_BIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +72,10 @@ LINEAR_FLOAT32 = LinearTile(rows=64, columns=64, depth=16, stages=3, warps=4)
 LINEAR_DECODE = LinearTile(rows=64, columns=16, depth=128, stages=6, warps=4)
 LINEAR_DECODE_AMPERE = LinearTile(rows=64, columns=16, depth=128, stages=4, warps=4)
 LINEAR_DECODE_FLOAT32 = LinearTile(rows=16, columns=16, depth=32, stages=3, warps=4)
+LINEAR_DECODE_NARROW = LinearTile(rows=64, columns=8, depth=128, stages=6, warps=4)
 LINEAR_LARGE_BATCH = LinearTile(rows=64, columns=64, depth=64, stages=5, warps=4)
 STEP_HOPPER = LinearTile(rows=64, columns=16, depth=128, stages=4, warps=4)
+STEP_NARROW = LinearTile(rows=64, columns=8, depth=128, stages=4, warps=4)
 STEP_AMPERE = LinearTile(rows=64, columns=16, depth=64, stages=4, warps=4)
 STEP_FLOAT32 = LinearTile(rows=16, columns=16, depth=32, stages=3, warps=4)
 STEP_LARGE_BATCH = LinearTile(rows=128, columns=64, depth=64, stages=3, warps=8)
@@ -83,6 +91,7 @@ SHARED_COLUMNS: int | None = None
 
 _VECTOR_ROWS = 15  # rows up to which reading the weight bounds a step, even without tensor cores
 _LARGE_BATCH = 256  # rows from which arithmetic bounds a step
+_NARROW_ROWS = 64  # rows of one program: more of them would read the weight again
 _WIDE = 1024  # above so many outputs the wide tile fills a GPU even with a few thousand rows
 
 
@@ -106,8 +115,10 @@ def decode_tile(
         return _vector(LINEAR_VECTOR, rows)
     if dtype is torch.float32:
         return with_shared_columns(LINEAR_DECODE_FLOAT32)
-    if fast and rows >= _LARGE_BATCH:
+    if rows >= _LARGE_BATCH and (fast or Candidate.CROWD_TILES in chosen):
         return with_shared_columns(LINEAR_LARGE_BATCH)
+    if _is_narrow(rows, capability):
+        return LINEAR_DECODE_NARROW
     return with_shared_columns(LINEAR_DECODE if capability[0] == 9 else LINEAR_DECODE_AMPERE)
 
 
@@ -120,7 +131,9 @@ def step_tile(
     if dtype is torch.float32:
         return with_shared_columns(STEP_FLOAT32)
     hopper = capability[0] == 9
-    if fast and rows >= _LARGE_BATCH:
+    if _is_narrow(rows, capability):
+        return STEP_NARROW
+    if rows >= _LARGE_BATCH and (fast or Candidate.CROWD_TILES in chosen):
         return with_shared_columns(STEP_LARGE_BATCH if hopper else STEP_LARGE_BATCH_AMPERE)
     return with_shared_columns(STEP_HOPPER if hopper else STEP_AMPERE)
 
@@ -137,6 +150,47 @@ def loadable(tile: LinearTile, inputs: int, dtype: torch.dtype) -> LinearTile:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class AttentionTile:
+    """Block sizes of one program of the attention.
+
+    queries: adjacent queries of a sequence, at least 16, as the products need.
+    keys: positions that are loaded together.
+    depth: features of a head that are multiplied together.
+    values: features of a head that the program mixes.
+    warps: number of warps of 32 threads.
+    """
+
+    queries: int
+    keys: int
+    depth: int
+    values: int
+    warps: int
+
+
+RING_SLOTS, RING_COLUMNS = 16, 128  # of a block of keys and values that are stored together
+
+
+def attention_tile(size: int, dtype: torch.dtype) -> AttentionTile:
+    """Return the tile for heads of `size` features, the same for any number of queries.
+
+    One tile, because the sums of another one would round differently. A product in float32 keeps
+    all numbers of its depth in registers.
+    """
+    padded = max(16, 1 << (size - 1).bit_length())
+    if dtype is torch.float32:
+        return AttentionTile(16, 32, min(padded, 32), min(padded, 64), 4)
+    return AttentionTile(16, 32, min(padded, 128), min(padded, 128), 8 if padded > 64 else 4)
+
+
+NORM_WIDTH = 16_384  # the widest row that one program holds
+
+
+def norm_warps(width: int) -> int:
+    """Return the number of warps of a norm's program, for a row padded to a block."""
+    return min(max(width // 256, 1), 16)
+
+
 def sample_warps(vocabulary: int) -> int:
     """Return the number of warps of the sampler's program, for a vocabulary padded to a block."""
     return min(max(vocabulary // 128, 1), 16)
@@ -145,6 +199,28 @@ def sample_warps(vocabulary: int) -> int:
 def with_shared_columns(tile: LinearTile) -> LinearTile:
     """Return the tile with `SHARED_COLUMNS`, if they are set."""
     return tile if SHARED_COLUMNS is None else replace(tile, columns=SHARED_COLUMNS)
+
+
+def _is_narrow(rows: int, capability: tuple[int, int]) -> bool:
+    """Whether a step takes narrow tiles, which only Hopper's instruction allows."""
+    return (
+        Candidate.NARROW_STEP in chosen
+        and SHARED_COLUMNS is None
+        and rows <= _NARROW_ROWS
+        and capability[0] == 9
+        and _narrow_has_wgmma()
+    )
+
+
+@cache
+def _narrow_has_wgmma() -> bool:
+    """Whether Triton multiplies 8 columns with the instruction of all other tiles of Hopper.
+
+    3.6 and 3.7 take the smaller one, whose sums round differently; 3.9 does not (compiled).
+    """
+    import triton
+
+    return tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 9)
 
 
 def _vector(tiles: tuple[LinearTile, ...], rows: int) -> LinearTile:

@@ -8,13 +8,15 @@ import torch
 from pydantic import Field, NonNegativeInt, model_validator
 from torch import Tensor
 
-from sruserve.kernels import GatedCell, GatedKind, GatedLayer, PanelWeight
+from sruserve.kernels import FusedGatedLayer, GatedCell, GatedKind, GatedLayer, PanelWeight
 from sruserve.model.cells.stack import Builder, Shapes, Stack, StackConfig
 from sruserve.model.state import StateLayout
 
 
 class GatedConfig(StackConfig):
     """A stack whose steps need a matrix product; tensors have the names of `torch.nn`."""
+
+    prefers_cpu: ClassVar[bool] = True
 
     bias: bool = True
 
@@ -66,8 +68,10 @@ class GatedConfig(StackConfig):
 
     def _layer(
         self, layer: int, tensors: Mapping[str, Tensor], layout: StateLayout, builder: Builder
-    ) -> GatedLayer:
+    ) -> GatedLayer | FusedGatedLayer:
         ends, cells = self._suffixes(layer), []
+        if FusedGatedLayer.fits(self.kind, builder.device):
+            return self._fused(layer, tensors, layout, builder)
         for direction, end in enumerate(ends):
             cell_column = 0
             if self.kind is GatedKind.LSTM:
@@ -86,6 +90,23 @@ class GatedConfig(StackConfig):
         weight = torch.cat([tensors[f"weight_ih{end}"] for end in ends])
         bias = torch.cat([tensors[f"bias_ih{end}"] for end in ends]) if self.bias else None
         return GatedLayer(builder.linear(weight, bias), tuple(cells))
+
+    def _fused(
+        self, layer: int, tensors: Mapping[str, Tensor], layout: StateLayout, builder: Builder
+    ) -> FusedGatedLayer:
+        given = [
+            [tensors[name] for name in self._direction_shapes(layer, end)]
+            for end in self._suffixes(layer)
+        ]
+        is_lstm = self.kind is GatedKind.LSTM
+        return FusedGatedLayer.of(
+            self.kind,
+            given,
+            layout.column(f"{layer}.h"),
+            layout.column(f"{layer}.c") if is_lstm else 0,
+            builder.dtype,
+            builder.device,
+        )
 
     def _recurrent(
         self, tensors: Mapping[str, Tensor], end: str, builder: Builder

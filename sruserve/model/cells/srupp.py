@@ -18,6 +18,7 @@ class SRUppConfig(StackConfig):
 
     family: ClassVar[str] = "srupp"
     untrained: ClassVar[tuple[str, ...]] = ("scale_x",)
+    prefers_cpu: ClassVar[bool] = True
 
     hidden_size: Width = Field(description="Features of a layer's output, per direction.")
     proj_size: Width = Field(description="Features of the attention.")

@@ -67,12 +67,14 @@ class StackConfig(BaseModel):
     family: the value of `model_type` in config.json.
     untrained: name suffixes of the tensors that training does not change.
     pools: whether a step's output is already one of the whole input up to it.
+    prefers_cpu: its kernels for a GPU have not been proven on one; see `placement`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     family: ClassVar[str]
     untrained: ClassVar[tuple[str, ...]] = ()
     pools: ClassVar[bool] = False
+    prefers_cpu: ClassVar[bool] = False
 
     input_size: Width = Field(description="Features of the stack's input.")
     hidden_size: Width | Widths = Field(

@@ -13,18 +13,21 @@ from sruserve.kernels import kernel_name
 from sruserve.kernels.devices import (
     DeviceError,
     describe_device,
+    memory_use,
     resolve_device,
     use_device,
     why_no_gpu,
 )
 from sruserve.kernels.dispatch import INTERPRETER
 from sruserve.kernels.self_check import KernelMismatch, check_kernels
+from sruserve.kernels.self_check_layers import check_other_layers
 from sruserve.kernels.torch_members import is_untested, torch_warning
 from sruserve.model.config import ModelConfig
 from sruserve.model.errors import ModelError
 from sruserve.model.folder import compute_dtype
 from sruserve.model.names import DType
 from sruserve.model.network import network_shapes
+from sruserve.model.placement import preferred_device
 from sruserve.server.settings import Settings, SettingsError, variable_name
 
 log = logging.getLogger("sruserve.server")
@@ -101,16 +104,30 @@ def prepare_gpu(
 ) -> torch.device:
     """Check that the models fit on a GPU and that its kernels are correct; returns the device.
 
-    If they are wrong, `auto` returns the CPU, and an explicit GPU raises `SettingsError`.
+    If they are wrong, `auto` returns the CPU, and an explicit GPU raises `SettingsError`. Models
+    that `auto` computes on the CPU in any case (`preferred_device`) do not count; if there is no
+    other, it returns the CPU, too.
     """
+    given, configs = paths, {path.name: read_any_config(path) for path in paths}
+    paths = [
+        path
+        for path in given
+        if preferred_device(configs[path.name], dtypes[path.name], settings.device, device)
+        == device
+    ]
+    if given and not paths:
+        log.warning("the GPU is not used: no family of these models has been measured on one yet")
+        return torch.device("cpu")
+    configs = {path.name: configs[path.name] for path in paths}
     check_gpu_memory(settings, paths, dtypes, device)
-    configs = {path.name: read_any_config(path) for path in paths}
     compute_dtypes = {
         compute_dtype(config, dtypes[name], device) for name, config in configs.items()
     }
     try:
         for dtype in sorted(compute_dtypes, key=str):
             check_kernels(device, dtype)
+            if any(config.rnn.prefers_cpu for config in configs.values()):
+                check_other_layers(device, dtype)
     except torch.OutOfMemoryError as error:
         raise SettingsError(
             f"the GPU ran out of memory before a model was loaded; {_ADVICE}"
@@ -164,6 +181,19 @@ def memory_need(
         for shape in network_shapes(config).values()
     )
     return MemoryEstimate(model, weights, pool_bytes)
+
+
+def pool_bytes(settings: Settings, device: torch.device) -> int:
+    """The bytes of a model's state pool, once its weights are loaded.
+
+    The setting where it is set. Otherwise a GPU gives a quarter of what is left of this worker's
+    limit if that is more: memory that nobody has asked for holds more streams.
+    """
+    given = settings.state_pool_bytes
+    if device.type != "cuda" or "state_pool_bytes" in settings.model_fields_set:
+        return given
+    limit, _, in_use = memory_use(device)
+    return max(given, (limit - in_use) // 4)
 
 
 def worker_limit(requested: int, free: int, total: int, workers: int) -> int:

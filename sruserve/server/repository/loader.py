@@ -7,18 +7,19 @@ from pathlib import Path
 
 import torch
 
-from sruserve.export.runtime.load import load_any
+from sruserve.export.runtime.load import load_any, read_any_config
 from sruserve.kernels.devices import use_device
 from sruserve.kernels.oom import is_out_of_memory
 from sruserve.model.errors import FolderError
 from sruserve.model.folder import Model
+from sruserve.model.placement import UNPROVEN, preferred_device
 from sruserve.model.versions import versions
 from sruserve.server.auth import Tenant
 from sruserve.server.engine.config import EngineConfig
 from sruserve.server.engine.engine import Engine
 from sruserve.server.errors import StateTooLarge, faults
 from sruserve.server.metrics.metrics import EngineMetrics
-from sruserve.server.repository.device import out_of_memory
+from sruserve.server.repository.device import out_of_memory, pool_bytes
 from sruserve.server.repository.presets import compute_presets
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.settings import (
@@ -59,9 +60,13 @@ class Loader:
             dtype = dtype_of(settings, folder.name)
             threads = engine_limits(settings).threads
             path = _folder_of(folder, version)
+            if settings.device == "auto" and device.type != "cpu":
+                device = preferred_device(read_any_config(path), dtype, "auto", device)
             model = load_any(path, dtype, device, settings.fast, settings.onnx_allow_cpu, threads)
             model = replace(model, name=folder.name, version=version or model.version)
-            if model.network.device.type != device.type:  # only if the operator allows it
+            if device != self._device:
+                log.warning("%s: %s", model.name, UNPROVEN)
+            elif model.network.device.type != device.type:  # only if the operator allows it
                 log.warning("%s runs on the CPU: %s", model.name, model.network.kernel)
             for served in reversed(resident):
                 if _same(model, served.model):
@@ -94,7 +99,10 @@ class Loader:
         )
 
     def _start_engine(self, model: Model) -> Engine:
-        config = engine_limits(self._settings)
+        config = replace(
+            engine_limits(self._settings),
+            state_pool_bytes=pool_bytes(self._settings, model.network.device),
+        )
         if (rows := model.network.max_step_rows) is not None:
             config = replace(config, max_batch_tokens=min(rows, config.max_batch_tokens))
         try:

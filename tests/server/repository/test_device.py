@@ -15,6 +15,7 @@ from sruserve.kernels.devices import DeviceError
 from sruserve.kernels.self_check import KernelMismatch
 from sruserve.model.config import read_config
 from sruserve.model.errors import DTypeError
+from sruserve.model.folder import load_model
 from sruserve.server.auth import Tenant
 from sruserve.server.engine.state_cache import manager as states
 from sruserve.server.errors import EngineFailure
@@ -26,11 +27,13 @@ from sruserve.server.repository.device import (
     check_gpu_memory,
     choose_device,
     memory_need,
+    pool_bytes,
     prepare_gpu,
     worker_limit,
 )
 from sruserve.server.repository.loader import Loader
-from sruserve.server.settings import Settings, SettingsError, load_settings
+from sruserve.server.settings import Settings, SettingsError, key_ring, load_settings
+from sruserve.server.state.token import StateSealer
 from tests.support import save_random_model
 
 GPU = torch.device("cuda", 0)
@@ -90,6 +93,18 @@ def test_the_need_of_a_model_is_what_its_tensors_and_its_pool_take(tmp_path: Pat
     assert memory_need("m", config, torch.bfloat16, 7) == MemoryEstimate(
         "m", 2 * matrices + 4 * vectors, 7
     )
+
+
+def test_a_pool_that_nobody_sized_takes_a_quarter_of_what_a_gpu_has_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gib = 1 << 30
+    monkeypatch.setattr(device, "memory_use", lambda on: (20 * gib, 9 * gib, 4 * gib))
+    assert pool_bytes(load_settings(), GPU) == 4 * gib
+    assert pool_bytes(load_settings(), torch.device("cpu")) == 256 << 20
+    assert pool_bytes(load_settings(state_pool_bytes=7 << 20), GPU) == 7 << 20
+    monkeypatch.setattr(device, "memory_use", lambda on: (gib, gib, gib - 4))
+    assert pool_bytes(load_settings(), GPU) == 256 << 20  # as was checked before it was loaded
 
 
 def fit(settings: Settings, *folders: Path) -> None:
@@ -157,7 +172,8 @@ def load(monkeypatch: pytest.MonkeyPatch, folder: Path, **options: Any) -> None:
     """Load one model as a worker on a GPU would."""
     monkeypatch.setattr(loading, "use_device", lambda _: None)
     monkeypatch.setattr(loading, "load_any", lambda path, *_: options["load_model"](path))
-    Loader(load_settings(), GPU, None, Tenant()).load(folder)  # type: ignore[arg-type]
+    settings = load_settings(device="cuda")
+    Loader(settings, GPU, None, Tenant()).load(folder)  # type: ignore[arg-type]
 
 
 def test_a_gpu_that_is_full_while_a_model_is_loaded_is_told_like_one_that_is_too_small(
@@ -233,6 +249,60 @@ def test_kernels_are_checked_in_every_dtype_that_is_served(
     dtypes: dict[str, Any] = dict.fromkeys(names)
     assert prepare_gpu(load_settings(device="auto"), paths, dtypes, GPU) == GPU
     assert tried == [torch.float32]
+
+
+def test_auto_leaves_families_that_no_gpu_has_proven_on_the_cpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    counted: list[list[str]] = []
+    checked: list[torch.dtype] = []
+
+    def count(_: Settings, paths: list[Path], *__: object) -> None:
+        counted.append([path.name for path in paths])
+
+    monkeypatch.setattr(device, "check_gpu_memory", count)
+    monkeypatch.setattr(device, "check_kernels", lambda *_: None)
+    monkeypatch.setattr(device, "check_other_layers", lambda _, dtype: checked.append(dtype))
+    sru = save_random_model(tmp_path / "sru", vocab_size=9)
+    gru = save_random_model(tmp_path / "gru", vocab_size=9, model_type="gru")
+    attending: dict[str, Any] = {"model_type": "srupp", "proj_size": 8, "window": 3}
+    srupp = save_random_model(tmp_path / "srupp", vocab_size=9, **attending)
+    dtypes: dict[str, Any] = dict.fromkeys(["sru", "gru", "srupp"])
+    prepare_gpu(load_settings(device="auto"), [sru, gru, srupp], dtypes, GPU)
+    assert not checked
+    prepare_gpu(load_settings(device="cuda"), [sru, gru, srupp], dtypes, GPU)
+    assert checked == [torch.float32], "cuda uses them, if they are right"
+    assert counted == [["sru"], ["sru", "gru", "srupp"]]
+    assert "not used" not in caplog.text
+    cpu = prepare_gpu(load_settings(device="auto"), [gru, srupp], dtypes, GPU)
+    assert cpu == torch.device("cpu")
+    assert "the GPU is not used: no family of these models has been measured" in caplog.text
+    assert len(counted) == 2
+
+
+def test_auto_serves_such_a_model_on_the_cpu_beside_others_on_the_gpu_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked: list[torch.device] = []
+
+    def load_any(path: Path, dtype: Any, on: torch.device, *rest: Any) -> Any:
+        asked.append(on)
+        return load_model(path, dtype)
+
+    monkeypatch.setattr(loading, "use_device", lambda _: None)
+    monkeypatch.setattr(loading, "load_any", load_any)
+    gru = save_random_model(tmp_path / "gru", vocab_size=9, model_type="gru")
+    sealer = StateSealer(key_ring(load_settings()), 0, 1 << 20)
+    for name, dtype in (("auto", None), ("cuda", None), ("auto", "float16")):
+        settings = load_settings(device=name, dtype=dtype)
+        if dtype == "float16":  # which no CPU computes
+            with pytest.raises(DTypeError):
+                Loader(settings, GPU, sealer, Tenant()).load(gru)
+            continue
+        served = Loader(settings, GPU, sealer, Tenant()).load(gru)
+        served.engine.stop(0)
+    assert asked == [torch.device("cpu"), GPU, GPU]
+    assert caplog.text.count("gru: its family has not been measured on a GPU yet") == 1
 
 
 def test_float16_on_the_cpu_stops_the_start_with_what_to_use(folders: Path) -> None:

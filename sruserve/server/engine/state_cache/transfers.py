@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Sequence
 
+import torch
 from torch import Tensor
 
 from sruserve.kernels.side_stream import StreamEvent
@@ -236,8 +237,15 @@ class TransferQueue:
         self, host: HostRows, host_rows: Sequence[int], rows: Sequence[int]
     ) -> StreamEvent:
         def copy() -> None:
-            for host_row, row in zip(host_rows, rows, strict=True):
-                self._pool.rows[row].copy_(host[host_row], non_blocking=True)
+            if len(rows) == 1:
+                self._pool.rows[rows[0]].copy_(host[host_rows[0]], non_blocking=True)
+                return
+            # One copy for each run of host rows, and one scatter: a call costs the host more than
+            # the device's second copy.
+            staged = torch.empty(len(rows), self._pool.width, device=self._pool.rows.device)
+            for memory, first, end in host.runs(host_rows):
+                staged[first:end].copy_(memory, non_blocking=True)
+            self._pool.rows.index_copy_(0, indices(rows, staged.device), staged)
 
         return self.copy_stream.run(copy)
 

@@ -1,9 +1,11 @@
 """Moves arrive whole or not at all, and no row is used again before its move has ended."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
 from sruserve.model.state import StateLayout
 from sruserve.server.engine.state_cache.copy_stream import InlineCopyStream
@@ -32,6 +34,22 @@ def transfers(pool: StatePool, copy_stream: HandCopyStream) -> Iterator[Transfer
     transfers.synchronize()
     assert not transfers.busy
     assert len(transfers._staging) == 0, "staging memory leaked"
+
+
+class Calls(TorchFunctionMode):
+    """Counts the calls that move numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: dict[str, int] = {}
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> object:
+        name = getattr(func, "__name__", "")
+        if name in ("copy_", "index_copy_"):
+            self.counts[name] = self.counts.get(name, 0) + 1
+        return func(*args, **(kwargs or {}))
 
 
 def states(count: int, first: float = 1.0) -> list[torch.Tensor]:
@@ -65,6 +83,22 @@ def test_what_is_brought_and_taken_again_is_the_same(
     copy_stream.allowed = 2
     assert taken.done()
     assert torch.equal(torch.stack(taken.states), torch.stack(states(2)))
+
+
+def test_states_that_arrive_together_are_one_copy_and_one_scatter(
+    pool: StatePool, transfers: TransferQueue, copy_stream: HandCopyStream
+) -> None:
+    host = HostRows(6, WIDTH, copy_stream.allocate)
+    host_rows = host.acquire(6)
+    for row in host_rows:
+        host[row].fill_(row + 1.0)
+    rows = pool.acquire(5)
+    calls = Calls()
+    copy_stream.allowed = -1
+    with calls:
+        transfers.load(host, [2, 3, 4, 0], [rows[4], rows[0], rows[2], rows[1]]).wait()
+    assert calls.counts == {"copy_": 2, "index_copy_": 1}, "2 to 4 lie side by side"
+    assert [float(pool.rows[row, 0]) for row in rows] == [4.0, 1.0, 5.0, 0.0, 3.0]
 
 
 def test_waiting_for_a_move_waits_for_those_before_it(

@@ -1,0 +1,26 @@
+"""Variants of the kernels that no device has judged yet; each is off until one has.
+
+`python -m bench.gpu --candidates NAME …` turns them on for a run. bench/results/notes-gpu.md says
+what each is expected to gain.
+"""
+
+from enum import StrEnum
+
+
+class Candidate(StrEnum):
+    """A variant by its name on the command line; but for `TRITON_NORM`, the bits stay."""
+
+    NARROW_STEP = "narrow-step"  # 8 columns a program in steps of up to 64 streams
+    DEPENDENT_LAUNCH = "dependent-launch"  # fetch weights while the launch before it ends
+    WIDE_SCAN = "wide-scan"  # 128 channels and 2 warps a program
+    CROWD_TILES = "crowd-tiles"  # the large tiles of `fast` for 256 streams or more
+    TRITON_NORM = "triton-norm"  # norms whose bits depend on no other row
+
+
+chosen: set[Candidate] = set()
+
+
+def choose(names: set[Candidate]) -> None:
+    """Use these variants from now on, in place of those chosen before."""
+    chosen.clear()
+    chosen.update(names)
