@@ -15,6 +15,7 @@ ABOUT_ITSELF = """
 import json, os, signal, sys, threading
 print(json.dumps([
     sys.argv, os.getcwd(), sorted(os.environ), sys.stdin.read(), sys.path[0], __name__,
+    sys.stdin is sys.__stdin__, sys.stdout is sys.__stdout__, sys.stderr is sys.__stderr__,
     sorted(os.listdir("/proc/self/fd"))[:-1], threading.active_count(),
     [str(signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)],
 ]))
