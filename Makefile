@@ -20,7 +20,7 @@ WITH_GRPC := $(if $(filter-out off,$(SRUSERVE_GRPC_PORT)),-grpc)
 unexport PYTHONDONTWRITEBYTECODE
 SOURCES := pyproject.toml setup.py constraints.txt $(wildcard sruserve/kernels/cpu/*.[ch])
 
-.PHONY: help serve test check explore lint interpreted oldest docs bench gpu-kit compare lock clean
+.PHONY: help serve test suite checks check explore lint interpreted oldest docs bench gpu-kit compare lock clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -28,13 +28,19 @@ help:  ## List the targets
 serve: $(VENV)/.serve$(WITH_GRPC)  ## Serve the bundled models on http://127.0.0.1:8000
 	$(BIN)/sruserve serve
 
-# For two cores: the interpreted tests run beside the linters and the documentation, then all other
-# tests in three processes, because one of three usually waits.
+# For two cores: tests run in four processes, of which one or two usually wait, and the checks take
+# what these leave, one after another. Each check prints all that it has to say when it ends.
 test: $(VENV)/.test $(OLDEST_TRITON) $(NEWEST_TRITON) $(ORACLES)  ## Run the linters and all tests, and build the documentation
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint interpreted docs
-	OLDEST_TRITON=$(OLDEST_TRITON) NEWEST_TRITON=$(NEWEST_TRITON) SRU_RELEASES=$(SRU_RELEASES) \
-		OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses=3 --dist=loadfile \
-		--no-loadscope-reorder
+	@$(MAKE) --no-print-directory --jobs=2 suite checks
+
+# Tests also call make, which is no part of this one.
+suite:
+	MAKEFLAGS= OLDEST_TRITON=$(OLDEST_TRITON) NEWEST_TRITON=$(NEWEST_TRITON) \
+		SRU_RELEASES=$(SRU_RELEASES) OMP_NUM_THREADS=1 $(BIN)/python -m pytest \
+		--numprocesses=4 --dist=loadfile --no-loadscope-reorder
+
+checks:
+	@$(MAKE) --no-print-directory --output-sync=target lint interpreted docs
 
 check: $(VENV)/.test lint  ## Run the linters, and the tests of what has changed since main
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses=3 --dist=loadfile \
@@ -49,8 +55,8 @@ lint: $(VENV)/.test  ## Run ruff and mypy
 	$(BIN)/mypy
 
 interpreted: $(VENV)/.test
-	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses=2 \
-		--dist=loadfile tests/interpreted tests/gpu/test_engine.py
+	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/interpreted \
+		tests/gpu/test_engine.py
 
 oldest: $(OLDEST)/.done  ## Run the tests that need no GPU on the oldest allowed versions
 	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest --numprocesses=2 --dist=loadfile \

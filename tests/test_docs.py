@@ -10,7 +10,13 @@ from docs.site.links import broken_links
 from docs.site.navigation import HOME, all_pages, left_out
 
 ROOT = Path(__file__).parent.parent
-PATHS = [f"/{path}" for path in ROOT.rglob("*.*") if ".venv" not in path.parts]
+# Not the folders that builds and linters make, perhaps at this moment.
+FOLDERS = ("bench", "deploy", "docs", "examples", "sruserve", "tests")
+PATHS = [
+    f"/{path}"
+    for paths in (ROOT.glob("*.*"), *((ROOT / folder).rglob("*.*") for folder in FOLDERS))
+    for path in paths
+]
 SOURCE = "\n".join(path.read_text() for path in (ROOT / "sruserve").rglob("*.py"))
 
 

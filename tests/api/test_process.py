@@ -4,10 +4,13 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests import preloaded
 
 ROOT = Path(__file__).parent.parent.parent
 _LATE = 300
@@ -25,7 +28,14 @@ def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def output(program: str, **environment: str) -> Any:
+def run_on(program: str) -> subprocess.CompletedProcess[str]:
+    """Run a program of which no import is asked: torch and the server are there."""
+    return preloaded.run("-c", f"import warnings\nwarnings.simplefilter('error')\n{program}")
+
+
+def output(
+    program: str, run: Callable[..., subprocess.CompletedProcess[str]] = run, /, **environment: str
+) -> Any:
     """What a program prints, as JSON."""
     done = run(program, **environment)
     assert done.returncode == 0, done.stderr
@@ -108,7 +118,7 @@ def spin():
 print("loaded", flush=True)
 {last}
 """
-    done = run(program)
+    done = run_on(program)
     assert (done.returncode, done.stderr, done.stdout) == (0, "", "loaded\nended: True\n")
 
 
@@ -142,7 +152,7 @@ status = os.waitpid(child, 0)[1]
 assert model.classify("who").label == label and len(generation.read().token_ids) == 1000
 print(json.dumps([codes, status]))
 """
-    codes, status = output(program)
+    codes, status = output(program, run_on)
     assert codes == ["forked_process"] * 8
     assert status == 0
 
@@ -193,7 +203,7 @@ for call in (
         time.sleep(0.001)
 print(json.dumps([caught, model.score("abc").tokens]))
 """
-    assert output(program) == [2, 2]
+    assert output(program, run_on) == [2, 2]
 
 
 def test_a_signal_s_handler_is_the_user_s_own() -> None:
@@ -204,4 +214,4 @@ model = sruserve.load("question-type")
 after = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
 print(json.dumps(before == after))
 """
-    assert output(program) is True
+    assert output(program, run_on) is True

@@ -27,6 +27,7 @@ from sruserve.batch.output import Output
 from sruserve.batch.records import Format, records
 from sruserve.batch.run import Run
 from sruserve.batch.source import Source
+from tests import preloaded
 from tests.batch.runs import answers, errors, jsonl, run
 
 Local = Callable[[str], LocalModel]
@@ -90,24 +91,33 @@ main()
 """
 
 
+@pytest.fixture(scope="module")
+def whole(folders: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], bytes]:
+    """The command of a run without its output, and what it writes if nothing stops it."""
+    folder = tmp_path_factory.mktemp("whole")
+    prompts, output = folder / "prompts.jsonl", folder / "out"
+    prompts.write_bytes(jsonl(*({"prompt": f"to be {i}", "seed": i} for i in range(300))))
+    command = ["run", str(folders / "characters"), str(prompts)]
+    command += ["--device", "cpu", "--max-tokens", "100"]
+    done = preloaded.run("-m", "sruserve", *command, "-o", str(output))
+    assert done.returncode == 0, done.stderr
+    return command, output.read_bytes()
+
+
 @pytest.mark.parametrize(
     ("number", "code"),
     [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, 143), (signal.SIGINT, 130)],
     ids=["kill", "terminate", "ctrl-c"],
 )
 def test_a_process_that_is_stopped_goes_on(
-    folders: Path, tmp_path: Path, number: int, code: int
+    whole: tuple[list[str], bytes], tmp_path: Path, number: int, code: int
 ) -> None:
-    prompts, output = tmp_path / "prompts.jsonl", tmp_path / "out"
-    prompts.write_bytes(jsonl(*({"prompt": f"to be {i}", "seed": i} for i in range(300))))
-    command = ["run", str(folders / "characters"), str(prompts)]
-    command += ["--device", "cpu", "--max-tokens", "100"]
+    (command, expected), output = whole, tmp_path / "out"
     first = subprocess.Popen(
         [sys.executable, "-c", SLOW, str(output), *command, "-o", str(output)],
         start_new_session=True,
         stderr=subprocess.PIPE,
     )
-    command = [sys.executable, "-m", "sruserve", *command]
     while not (output.exists() and output.stat().st_size):
         assert first.poll() is None
         time.sleep(0.01)
@@ -115,11 +125,10 @@ def test_a_process_that_is_stopped_goes_on(
     assert first.communicate()[1] == b""
     assert first.returncode == code
     assert 0 < output.read_bytes().count(b"\n") < 300
-    again = subprocess.run([*command, "-o", str(output)], capture_output=True, text=True)
+    again = preloaded.run("-m", "sruserve", *command, "-o", str(output))
     assert again.returncode == 0, again.stderr
     assert [each["line"] for each in answers(output)] == list(range(1, 301))
-    subprocess.run([*command, "-o", str(tmp_path / "whole")], check=True, capture_output=True)
-    assert output.read_bytes() == (tmp_path / "whole").read_bytes()
+    assert output.read_bytes() == expected
 
 
 def test_a_finished_run_has_nothing_left_to_do_but_lines_that_were_added(

@@ -1,8 +1,5 @@
 """Files that the user may not read or write are named as such by every command."""
 
-import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.preloaded import run
 from tests.support import save_random_model
 
 UNPRIVILEGED = """
@@ -67,14 +65,7 @@ def folder() -> Iterator[Path]:
 def test_a_file_without_permission_is_one_line(
     folder: Path, arguments: str, verb: str, place: str
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", UNPRIVILEGED, *arguments.split()],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    done = run("-c", UNPRIVILEGED, *arguments.split(), folder=folder)
     assert done.returncode == 1, done.stderr
     assert done.stderr.count("\n") == 1
     assert done.stderr.startswith(f"error: cannot {verb} ")

@@ -1,8 +1,6 @@
 """The released library itself, each release in a process of its own."""
 
 import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -10,6 +8,7 @@ from typing import Any, Self
 import pytest
 
 from tests.oracles import worker
+from tests.preloaded import Preloaded
 
 # `make test` makes the folder: one folder in it for each release.
 FOLDER = os.environ.get("SRU_RELEASES", "")
@@ -19,15 +18,16 @@ class Oracle:
     """One release of `sru`, running."""
 
     def __init__(self, release: str) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, worker.__file__, release],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": folder_of(release), "OMP_NUM_THREADS": "1"},
+        (requests, to), (answers, into) = os.pipe(), os.pipe()
+        self._process = Preloaded(
+            worker.__file__,
+            release,
+            streams=(requests, into, 2),
+            environment={**os.environ, "PYTHONPATH": folder_of(release)},
         )
-        assert self._process.stdin
-        assert self._process.stdout
-        self._to, self._from = self._process.stdin, self._process.stdout
+        os.close(requests)
+        os.close(into)
+        self._to, self._from = os.fdopen(to, "wb"), os.fdopen(answers, "rb")
         assert worker.read(self._from) == {"ready": True}
 
     def __enter__(self) -> Self:
@@ -35,7 +35,7 @@ class Oracle:
 
     def __exit__(self, *_: object) -> None:
         self._to.close()
-        self._process.wait(10)
+        self._process.wait(300)
         self._from.close()
 
     def run(

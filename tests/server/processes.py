@@ -4,20 +4,21 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+from tests.preloaded import Preloaded
 from tests.server.observing import until
 
 COMPLETE = "/v1/completions"
 SRUSERVE = ("-m", "sruserve")
 
 
-Process = subprocess.Popen[str]
+Process = subprocess.Popen[str] | Preloaded
 
 
 def start(
@@ -27,22 +28,38 @@ def start(
     command = [sys.executable, *program, "serve", *arguments]
     if limit:
         command = ["sh", "-c", f'ulimit {limit} && exec "$@"', "sh", *command]
-    variables = {f"SRUSERVE_{name.upper()}": value for name, value in settings.items()}
     return subprocess.Popen(
         command,
-        env=os.environ | {"SRUSERVE_PORT": "0", "SRUSERVE_STATE_POOL_BYTES": "1000000"} | variables,
+        env=_environment(settings),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
 
 
-@contextmanager
+def _environment(settings: Mapping[str, str]) -> dict[str, str]:
+    variables = {f"SRUSERVE_{name.upper()}": value for name, value in settings.items()}
+    few = {"SRUSERVE_PORT": "0", "SRUSERVE_STATE_POOL_BYTES": "1000000"}
+    return dict(os.environ) | few | variables
+
+
 def serving(
     *folders: Path, limit: str = "", program: Sequence[str] = SRUSERVE, **settings: str
-) -> Iterator[tuple[httpx.Client, Process]]:
-    """A server process, ready; it is killed at the end if it has not stopped."""
-    process = start(*map(str, folders), limit=limit, program=program, **settings)
+) -> AbstractContextManager[tuple[httpx.Client, Process]]:
+    """A server process, ready; it is killed at the end if it has not stopped.
+
+    It has imported torch already, unless a shell or a supervisor starts it.
+    """
+    arguments = tuple(map(str, folders))
+    if limit or settings.get("workers", "1") != "1":
+        return ready(start(*arguments, limit=limit, program=program, **settings))
+    environment = _environment(settings)
+    return ready(Preloaded.reading(*program, "serve", *arguments, environment=environment))
+
+
+@contextmanager
+def ready(process: Process) -> Iterator[tuple[httpx.Client, Process]]:
+    """A server process, once it is ready; it is killed at the end if it has not stopped."""
     try:
         assert process.stdout is not None
         while not (address := re.search("https?://[^ \n]+", line := process.stdout.readline())):

@@ -26,6 +26,7 @@ from tests.server.processes import (
     ended,
     grpc_port_of,
     is_ready,
+    ready,
     serving,
     start,
 )
@@ -67,7 +68,8 @@ def test_a_second_ctrl_c_does_not_change_how_a_stop_ends_and_imports_collect_no_
     "number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=["SIGTERM", "Ctrl-C", "SIGHUP"]
 )
 def test_a_signal_stops_an_idle_server_at_once_and_cleanly(folders: Path, number: int) -> None:
-    with serving(folders / "characters", drain_seconds="600") as (client, process):
+    server = start(str(folders / "characters"), drain_seconds="600")
+    with ready(server) as (client, process):
         assert client.get("/livez").status_code == 200
         process.send_signal(number)
         ended(process)
@@ -120,7 +122,7 @@ def test_a_signal_while_models_are_loaded_stops_at_once(
 def test_a_hang_up_that_is_ignored_stops_nothing(folders: Path) -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does; processes inherit it
     try:
-        with serving(folders / "characters") as (client, process):
+        with ready(start(str(folders / "characters"))) as (client, process):
             process.send_signal(signal.SIGHUP)
             assert complete(client, prompt="a", max_tokens=1)["finish_reason"] == "length"
             process.send_signal(signal.SIGTERM)

@@ -1,10 +1,13 @@
-"""Saves networks with one release of `sru`, in a process of its own: `release_worker RELEASE`.
+"""Saves networks with releases of `sru`, each release in a process of its own.
 
-The release is on PYTHONPATH. Reads a JSON list of [class, options] from stdin, and saves a network
-with each; writes a JSON list of what came of each: the folder's family, or the error.
+Reads JSON from stdin: of each release, its folder and a list of [class, options]. Writes a JSON
+object: of each release, a list of what came of its networks: the folder's family, or the error.
+The processes are forked from one that has saved a network, and so has all imports.
 """
 
+import gc
 import json
+import os
 import sys
 import tempfile
 import warnings
@@ -47,8 +50,28 @@ def saved(library: Any, name: str, options: dict[str, Any]) -> str:
             return str(error)
 
 
+def saved_by(release: str, folder: str, requests: list[tuple[str, dict[str, Any]]]) -> list[str]:
+    """What came of each network, in a process that has imported no other release."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        sys.path.insert(0, folder)
+        without_compiling(release)
+        module = import_module("sru")
+        os.write(writing, json.dumps([saved(module, *request) for request in requests]).encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as result:
+        written = result.read()
+    assert os.waitpid(child, 0)[1] == 0, release
+    found: list[str] = json.loads(written)
+    return found
+
+
 if __name__ == "__main__":
     warnings.simplefilter("ignore")  # of the releases, about themselves
-    without_compiling(sys.argv[1])
-    module = import_module("sru")
-    print(json.dumps([saved(module, *request) for request in json.load(sys.stdin)]))
+    assert saved(nn, "LSTM", {}) == "lstm"
+    gc.collect()
+    gc.freeze()
+    asked = json.load(sys.stdin)
+    print(json.dumps({release: saved_by(release, *each) for release, each in asked.items()}))
