@@ -34,6 +34,7 @@ from sruserve.model.quantized import (
     stored_shapes,
     stored_tensors,
 )
+from sruserve.model.reader.network import Reader
 from sruserve.model.runtime import Runtime
 from sruserve.model.text.codec import BYTES_FILE, WORDS_FILE, Codec, make_codec
 from sruserve.model.text.tokenizer_trial import check_tokenizer
@@ -178,7 +179,8 @@ def load_model(
             f"{path}: the vocabulary has {codec.size} entries, but vocab_size in {CONFIG_FILE} is "
             f"{config.vocab_size}; import the checkpoint with its own vocabulary"
         )
-    network = Network(config, tensors, compute, device, fast)
+    make = Network if config.reader is None else Reader
+    network = make(config, tensors, compute, device, fast)
     return Model(
         name, folder.version, path, config, network, codec, folder.digest, folder.parameters
     )

@@ -2,5 +2,5 @@
 
 from typing import Literal
 
-Task = Literal["classify", "pair", "tag", "regress", "generate", "encode"]
+Task = Literal["classify", "pair", "tag", "regress", "generate", "encode", "answer"]
 DType = Literal["float32", "bfloat16", "float16"]

@@ -17,6 +17,12 @@ class GatedConfig(StackConfig):
     """A stack whose steps need a matrix product; tensors have the names of `torch.nn`."""
 
     bias: bool = True
+    concat_layers: bool = Field(False, description="The output concatenates those of all layers.")
+
+    @property
+    def output_size(self) -> int:
+        widths = [self.layer_output(layer) for layer in range(self.num_layers)]
+        return sum(widths) if self.concat_layers else widths[-1]
 
     @property
     @abstractmethod
@@ -46,7 +52,7 @@ class GatedConfig(StackConfig):
 
     def stack(self, tensors: Mapping[str, Tensor], layout: StateLayout, builder: Builder) -> Stack:
         layers = [self._layer(i, tensors, layout, builder) for i in range(self.num_layers)]
-        return Stack(layers, along_time=True)
+        return Stack(layers, concat=self.concat_layers, along_time=True)
 
     def _suffixes(self, layer: int) -> list[str]:
         """Return the suffixes of the tensor names of a layer's directions."""
