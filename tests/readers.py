@@ -20,7 +20,7 @@ def reader_config(
     family: str = "sru", *, layers: int = 2, vocab_size: int = len(WORDS), **options: Any
 ) -> ModelConfig:
     """A reader; options: of `ReaderConfig`, and the stack's `concat_layers`."""
-    concat = options.pop("concat_layers", True)
+    stack: dict[str, Any] = {"concat_layers": True} if options.pop("concat_layers", True) else {}
     options = {"features": ("in_question", "in_question_uncased", "tf"), **options}
     reader = ReaderConfig.model_validate({"question_layers": 2, **options})
     return random_config(
@@ -33,7 +33,7 @@ def reader_config(
         hidden_size=5,
         num_layers=layers,
         bidirectional=True,
-        **({"concat_layers": True} if concat else {}),
+        **stack,
     )
 
 

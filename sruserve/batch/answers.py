@@ -7,13 +7,15 @@ from time import time
 from typing import Any
 
 from sruserve.api.local_model import LocalModel, make_request
-from sruserve.batch.entries import Entry
+from sruserve.batch.entries import CONTENTS, Entry
 from sruserve.server.errors import InvalidRequest, ServeError
 from sruserve.server.json_output import json_bytes
 from sruserve.server.tasks.completion_request import CompletionRequest
-from sruserve.server.tasks.requests import ChunkRequest, EmbedRequest
+from sruserve.server.tasks.requests import EmbedRequest, Request
 
-_PREFIXES = {"ClassifyRequest": "cls", "TagRequest": "tag", "RegressRequest": "reg"}
+_PREFIXES = {
+    "ClassifyRequest": "cls", "TagRequest": "tag", "RegressRequest": "reg", "AnswerRequest": "ans"
+}  # fmt: skip
 _OPTIONAL = frozenset({"state", "logprobs", "stop_reason", "token_ids"})
 ID_PREFIX = "batch_req_"
 
@@ -69,10 +71,9 @@ async def _complete(model: LocalModel, entry: Entry) -> Answer:
 
 
 async def _results(model: LocalModel, entries: Sequence[Entry]) -> list[Answer]:
-    assert issubclass(entries[0].schema, ChunkRequest)
     fields = dict(entries[0].fields)
     if entries[0].key is not None:
-        for name in ("input", "pair", "features"):
+        for name in CONTENTS:
             if name in fields:
                 fields[name] = [entry.fields[name] for entry in entries]
     request = make_request(entries[0].schema, **fields)
@@ -87,7 +88,7 @@ async def _results(model: LocalModel, entries: Sequence[Entry]) -> list[Answer]:
         return [_line(model, entry, [each]) for entry, each in pairs]
 
 
-def _described(request: ChunkRequest, described: dict[str, Any], result: Any) -> dict[str, Any]:
+def _described(request: Request, described: dict[str, Any], result: Any) -> dict[str, Any]:
     in_base64 = isinstance(request, EmbedRequest) and request.encoding_format == "base64"
     if in_base64 and result.vector is not None:
         described["embedding"] = b64encode(result.vector.astype("<f4").tobytes()).decode()

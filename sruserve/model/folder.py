@@ -179,8 +179,13 @@ def load_model(
             f"{path}: the vocabulary has {codec.size} entries, but vocab_size in {CONFIG_FILE} is "
             f"{config.vocab_size}; import the checkpoint with its own vocabulary"
         )
-    make = Network if config.reader is None else Reader
-    network = make(config, tensors, compute, device, fast)
+    network: Runtime
+    if config.reader is None:
+        network = Network(config, tensors, compute, device, fast)
+    elif codec is None:
+        raise FolderError(f"{path} has no vocabulary, and a model of task answer reads words alone")
+    else:
+        network = Reader(config, tensors, compute, device, fast)
     return Model(
         name, folder.version, path, config, network, codec, folder.digest, folder.parameters
     )

@@ -7,14 +7,19 @@ from typing import Any
 import httpx
 import pytest
 import torch
+import tritonclient.grpc as triton_grpc
+from tritonclient.utils import InferenceServerException
 
-import sruserve.server.tasks.answer as answering
 from sruserve.model.reader.spans import best_spans
 from sruserve.model.reader.words import Document
 from sruserve.server.http.responses import AnswerReply
+from sruserve.server.repository.encoding import locate_input
 from tests.model.reader.formulas import Pair, scores
 from tests.readers import WORDS, reader_config, save_reader
 from tests.server.conftest import Serve
+from tests.server.kserve.conftest import grpc_address
+from tests.server.kserve.grpc_inputs import texts as grpc_texts
+from tests.server.kserve.support import connected, refused, texts, values_of
 from tests.server.posting import refusal
 from tests.support import random_tensors
 
@@ -52,8 +57,12 @@ def answers(
         save_reader(folder / "uncased", uncased=True, inputs=("words", "features")),
         save_reader(folder / "tagged", **TAGGED),
     ]
-    with serve(model_folders=served, max_inputs=9, max_batch_tokens=300) as running:
-        yield running[0]
+    with serve(model_folders=served, max_inputs=9, max_batch_tokens=300, grpc_port=0) as (
+        client,
+        application,
+    ):
+        client.headers["grpc-address"] = grpc_address(application)
+        yield client
 
 
 def ask(client: httpx.Client, **body: Any) -> list[list[dict[str, Any]]]:
@@ -134,18 +143,17 @@ def test_a_context_of_many_questions_is_split_and_described_once(
 ) -> None:
     split: list[str] = []
     described: list[int] = []
-    locate = answering.locate_input
 
     def count(served: Any, text: str, *more: Any) -> Any:
         split.append(text)
-        return locate(served, text, *more)
+        return locate_input(served, text, *more)
 
     def describe(reader: Any, ids: Any, *more: Any) -> Document:
         described.append(len(ids))
         return Document(reader, ids, *more)
 
-    monkeypatch.setattr(answering, "locate_input", count)
-    monkeypatch.setattr(answering, "Document", describe)
+    monkeypatch.setattr("sruserve.server.tasks.answer.locate_input", count)
+    monkeypatch.setattr("sruserve.server.tasks.answer.Document", describe)
     questions = ["Who?", "Where?", "Who lives?"]
     ask(answers, question=questions)
     assert split == [CONTEXT, *questions]
@@ -218,3 +226,30 @@ def test_a_reader_is_listed_with_its_task_and_has_no_streams(answers: httpx.Clie
     assert (entry["task"], entry["streams"]) == ("answer", False)
     created = answers.post("/v1/streams", json={"model": "reader"})
     refusal(created, 422, "cannot_stream", "state")
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_answers_are_tensors_over_kserve(answers: httpx.Client, protocol: str) -> None:
+    questions, contexts = [QUESTION, "Who?"], [CONTEXT, "Ben lives"]
+    expected = ask(answers, question=questions, context=contexts, n_best=4)
+    none = {"text": "", "start": -1, "end": -1, "score": 0.0}
+    assert [len(each) for each in expected] == [4, 3]
+    flat = [*expected[0], *expected[1], none]
+    inputs = {"question": questions, "context": contexts}
+    if protocol == "http":
+        with connected(answers) as connection:
+            tensors = [texts(*values, name=name) for name, values in inputs.items()]
+            result = connection.infer("reader", tensors, parameters={"n_best": 4})
+            with pytest.raises(InferenceServerException) as error:
+                connection.infer("tagged", tensors)
+            assert "needs 'features'" in refused(error.value, 400)
+    else:
+        with triton_grpc.InferenceServerClient(answers.headers["grpc-address"]) as rpc:
+            tensors = [grpc_texts(triton_grpc, name, *values) for name, values in inputs.items()]
+            result = rpc.infer("reader", tensors, parameters={"n_best": 4})
+    columns = {"answers": "text", "starts": "start", "ends": "end"}
+    for name, field in columns.items():
+        assert result.as_numpy(name).shape == (2, 4)
+        assert values_of(result, name) == [answer[field] for answer in flat]
+    scores = [answer["score"] for answer in flat]
+    assert values_of(result, "scores") == pytest.approx(scores, rel=1e-6)

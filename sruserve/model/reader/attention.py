@@ -20,7 +20,8 @@ def aligned(keys: Tensor, question_keys: Tensor, question: Tensor, builder: Buil
     scores, mix = builder.linear(question_keys), builder.linear(question.T)
     rows = max(1, _SCORES // len(question))
     blocks = [
-        mix(scores(block, torch.float32).softmax(1).to(block.dtype)) for block in keys.split(rows)
+        mix(scores(block, torch.float32).softmax(1).to(block.dtype))
+        for block in torch.split(keys, rows)
     ]
     return blocks[0] if len(blocks) == 1 else torch.cat(blocks)
 

@@ -47,7 +47,8 @@ class Reader(Streamable):
         assert config.reader is not None
         assert config.vocab_size is not None
         self.config, self.dtype, self.device, self.fast = config, dtype, device, fast
-        self.layout, self.crf, self.max_step_rows = config.layout, None, None
+        self.layout, self.crf = config.layout, None
+        self.max_step_rows: int | None = None
         self.supports_streaming = False
         self._reader = reader = config.reader
         builder = Builder(dtype, device, fast)
@@ -118,7 +119,9 @@ class Reader(Streamable):
         lengths = torch.tensor([len(part) for part in questions])
         states = self._encoded(self._question, question_words, lengths)
         merged = self._merged(states, lengths)
-        hidden = self._encoded_documents(documents, own, question_words.split(lengths.tolist()))
+        hidden = self._encoded_documents(
+            documents, own, torch.split(question_words, lengths.tolist())
+        )
         queries = torch.stack([end(merged) for end in self._ends], 1)  # (pairs, 2, width)
         scores = torch.zeros(len(inputs), 2, device=self.device)
         for query, begin, words in zip(queries, offsets[::2], hidden, strict=False):
@@ -135,15 +138,15 @@ class Reader(Streamable):
         firsts = sorted(set(own))
         words = self._embedded(torch.cat([documents[i] for i in firsts]))
         sizes = [len(documents[i]) for i in firsts]
-        embedded = dict(zip(firsts, words.split(sizes), strict=True))
+        embedded = dict(zip(firsts, torch.split(words, sizes), strict=True))
         if self.match is None:
             rows = [self._described(documents[i], embedded[i], None) for i in firsts]
             outputs = self._encoded(self._document, torch.cat(rows), torch.tensor(sizes))
-            by_document = dict(zip(firsts, outputs.split(sizes), strict=True))
+            by_document = dict(zip(firsts, torch.split(outputs, sizes), strict=True))
             return [by_document[i] for i in own]
-        keys = dict(zip(firsts, self._matched(words).split(sizes), strict=True))
+        keys = dict(zip(firsts, torch.split(self._matched(words), sizes), strict=True))
         lengths = [len(question) for question in questions]
-        question_keys = self._matched(torch.cat(list(questions))).split(lengths)
+        question_keys = torch.split(self._matched(torch.cat(list(questions))), lengths)
         rows = []
         for i, document in enumerate(documents):
             first = own[i]
@@ -151,7 +154,7 @@ class Reader(Streamable):
             rows.append(self._described(document, embedded[first], found))
         sizes = [len(document) for document in documents]
         outputs = self._encoded(self._document, torch.cat(rows), torch.tensor(sizes))
-        return list(outputs.split(sizes))
+        return list(torch.split(outputs, sizes))
 
     def _described(self, document: Tensor, words: Tensor, found: Tensor | None) -> Tensor:
         """Return the parts of each word of a document, side by side."""
@@ -219,6 +222,7 @@ class Reader(Streamable):
     def decoder(self, states: Tensor) -> Decoder | None:
         """Return None: a reader writes no text."""
         del states
+        return None
 
     def warm_up(self, before: Callable[[int], None] = lambda _: None) -> None:
         """Run every product once, so that no request waits for a kernel's compilation."""

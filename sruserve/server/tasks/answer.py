@@ -22,7 +22,7 @@ from sruserve.server.tasks.requests import AnswerRequest, Texts
 
 MAX_QUESTION_WORDS = 512  # each word of a document attends to all of them
 _NUMBERS = 8  # of a reply that take as many bytes as an answer's entry
-_ROW_BYTES = 4 * len(COLUMNS)
+ROW_BYTES = 4 * len(COLUMNS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,8 @@ class AnswerTask(PerInputTask[AnswerRequest]):
         self, caller: Caller, request: AnswerRequest, served: ServedModel, cost: int
     ) -> Sequence[SequenceInput]:
         del cost
-        questions, contexts = _listed(request.question), _listed(request.context)
+        questions = _listed(request.question, "question")
+        contexts = _listed(request.context, "context")
         for field, inputs in (("question", questions), ("context", contexts)):
             self._check(field, inputs)
         if len(contexts) not in (1, len(questions)):
@@ -93,7 +94,7 @@ class AnswerTask(PerInputTask[AnswerRequest]):
         asked = await self._passages(caller, served, questions, "question")
         self._check_words(served, documents, asked)
 
-        def pair() -> list[SequenceInput]:
+        def pair() -> Sequence[SequenceInput]:
             return _pairs(_reader(served), documents, asked, annotations)
 
         words = sum(len(passage.words) for passage in (*documents, *asked))
@@ -146,10 +147,10 @@ class AnswerTask(PerInputTask[AnswerRequest]):
             size = len(document.words) + len(question.words)
             served.engine.check_steps(size)
             words += size
-        if words * _ROW_BYTES > self.limits.body_bytes:
+        if words * ROW_BYTES > self.limits.body_bytes:
             raise InputTooLong(
                 f"all pairs of a question and its context have {words} words together and may "
-                f"have {self.limits.body_bytes // _ROW_BYTES}; send fewer questions, or ask the "
+                f"have {self.limits.body_bytes // ROW_BYTES}; send fewer questions, or ask the "
                 "operator to raise SRUSERVE_MAX_BODY_BYTES",
                 param="question",
             )
@@ -170,7 +171,9 @@ def _reader(served: ServedModel) -> ReaderConfig:
     return reader
 
 
-def _listed(value: Texts) -> Sequence[str | list[str]]:
+def _listed(value: Texts | None, field: str) -> Sequence[str | list[str]]:
+    if value is None:
+        raise InvalidRequest(f"'{field}' is missing: send a text", param=field)
     return [value] if isinstance(value, str) else value
 
 

@@ -193,13 +193,15 @@ class AnswerRequest(Request):
         }
     )
 
-    question: Texts = Field(
+    question: Texts | None = Field(
+        None,
         description="A question, or a list of questions. A list of words, in a list, is a question "
-        "that is split into words already."
+        "that is split into words already.",
     )
-    context: Texts = Field(
+    context: Texts | None = Field(
+        None,
         description="The text that all questions are about, or a list with one for each question; "
-        "words as for `question`."
+        "words as for `question`.",
     )
     n_best: int = Field(
         1, ge=1, le=MAX_ANSWERS, description="Most answers to each question, the best ones first."

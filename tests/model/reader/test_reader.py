@@ -72,7 +72,7 @@ def run(
     nowhere = torch.full((len(flat),), -1)
     batch = RaggedBatch(offsets, reader.layout.allocate(1), nowhere, nowhere)
     outputs = reader.hidden(torch.cat(list(pairs)), batch)
-    parts = outputs.split(flat)
+    parts = torch.split(outputs, flat)
     assert not torch.cat(parts[1::2]).any(), "a question's words have no scores"
     return list(parts[::2])
 
@@ -118,8 +118,12 @@ def test_consecutive_pairs_of_one_document_share_what_no_question_changes(
     alone = [run(reader, [rows], [(words, asked)])[0] for rows in pairs]
     embedded: list[int] = []
     look_up = reader._embedding.__call__
-    counted = lambda ids: (embedded.append(len(ids)), look_up(ids))[1]  # noqa: E731
-    monkeypatch.setattr(reader, "_embedding", counted)
+
+    def look_up_and_count(ids: Tensor) -> Tensor:
+        embedded.append(len(ids))
+        return look_up(ids)
+
+    monkeypatch.setattr(reader, "_embedding", look_up_and_count)
     together = run(reader, pairs, [(words, asked)] * count)
     assert sum(embedded) == words + count * asked
     for ours, expected in zip(together, alone, strict=True):
