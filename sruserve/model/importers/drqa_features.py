@@ -15,7 +15,8 @@ from sruserve.model.importers.options import agree
 from sruserve.model.importers.tensors import need
 from sruserve.model.reader.config import FREQUENCY, IN_QUESTION, TAGS
 
-_RELEASE, _AGAIN = ("words", "aligned", "features"), ("words", "features", "aligned", *TAGS)
+_RELEASE: tuple[str, ...] = ("words", "aligned", "features")
+_AGAIN: tuple[str, ...] = ("words", "features", "aligned", *TAGS)
 
 
 def describe_words(

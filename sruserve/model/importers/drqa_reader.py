@@ -69,7 +69,8 @@ def read_reader(
         if saved.get("concat_rnn_layers") is None
         else {"concat_rnn_layers": bool(saved["concat_rnn_layers"])}
     )
-    agree(stated, {"concat_rnn_layers": concat})
+    if concat is not None:
+        agree(stated, {"concat_rnn_layers": concat})
     rescale = {"rescale": True} if document.rescales or question.rescales else {}
     changes = {**rescale, **({"concat_layers": True} if concat else {})}
     rnn = _changed(document.config, changes)
@@ -125,7 +126,7 @@ def _split(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _arguments(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """The arguments of the training run, if the file has them; refuses what is not served."""
-    saved = next((values[name] for name in ("args", "config") if name in values), {})
+    saved: Any = next((values[name] for name in ("args", "config") if name in values), {})
     if not isinstance(saved, Mapping):
         raise CheckpointError("the file's arguments are no dict")
     kind = saved.get("model_type", "rnn")
@@ -136,8 +137,11 @@ def _arguments(values: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _concatenates(
     tensors: Mapping[str, Tensor], document: StackConfig, question: StackConfig
-) -> bool:
-    """Whether the encoders' outputs are those of all layers, by the width of the attention."""
+) -> bool | None:
+    """Whether the encoders' outputs are those of all layers, by the width of the attention.
+
+    None: each has one layer, so that it does not matter.
+    """
     widths = tuple(need(tensors, "start_attn.linear.weight", 2).shape)
     last = (document.output_size, question.output_size)
     every = (last[0] * document.num_layers, last[1] * question.num_layers)
@@ -146,7 +150,7 @@ def _concatenates(
             f"start_attn.linear.weight has shape {list(widths)}; the encoders give {list(last)}, "
             f"or {list(every)} with all layers"
         )
-    return widths == every and widths != last
+    return None if every == last else widths == every
 
 
 def _changed(config: StackConfig, changes: Mapping[str, Any]) -> StackConfig:

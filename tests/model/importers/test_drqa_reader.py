@@ -56,7 +56,8 @@ def around(outputs: int, aligned: bool = True) -> dict[str, Tensor]:
 
 
 def lstm(name: str, inputs: int, layers: int) -> tuple[dict[str, Tensor], list[torch.nn.LSTM]]:
-    tensors, modules = {}, []
+    tensors: dict[str, Tensor] = {}
+    modules = []
     for i in range(layers):
         torch.manual_seed(i)
         module = torch.nn.LSTM(inputs if i == 0 else 2 * HIDDEN, HIDDEN, bidirectional=True)
@@ -80,7 +81,8 @@ def release_file(**changes: Any) -> tuple[dict[str, Any], list[Any]]:
 
 
 def sru(name: str, inputs: int, layers: int) -> dict[str, Tensor]:
-    tensors, width = {}, 2 * HIDDEN
+    tensors: dict[str, Tensor] = {}
+    width = 2 * HIDDEN
     for i in range(layers):
         reads, seed = (inputs if i == 0 else width), len(name) * 100 + 10 * i
         own = {
