@@ -178,7 +178,7 @@ class ModelConfig(BaseModel):
         if self.input_layers or self.head != HeadConfig():
             raise ValueError("task answer has no input_layers and no head")
         if self.weights is not None:
-            raise ValueError("the weights of task answer cannot be int8: export them as floats")
+            raise ValueError("the weights of task answer cannot be int8")
 
     @property
     def _widest_row(self) -> int:

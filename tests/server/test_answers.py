@@ -10,6 +10,8 @@ import torch
 import tritonclient.grpc as triton_grpc
 from tritonclient.utils import InferenceServerException
 
+from sruserve.check.findings import Verdict
+from sruserve.check.session import Options, check_server
 from sruserve.model.reader.spans import best_spans
 from sruserve.model.reader.words import Document
 from sruserve.server.http.responses import AnswerReply
@@ -253,3 +255,12 @@ def test_answers_are_tensors_over_kserve(answers: httpx.Client, protocol: str) -
         assert values_of(result, name) == [answer[field] for answer in flat]
     scores = [answer["score"] for answer in flat]
     assert values_of(result, "scores") == pytest.approx(scores, rel=1e-6)
+
+
+@pytest.mark.parametrize("protocol", ["sruserve", "kserve"])
+def test_an_examination_finds_no_difference(answers: httpx.Client, protocol: Any) -> None:
+    url = str(answers.base_url).rstrip("/")
+    options = Options((url,), model="reader", protocol=protocol, timeout_seconds=60.0)
+    outcome = check_server(options, lambda _: None, lambda _: None)
+    verdicts = {each.check.name: each.finding.verdict for each in outcome.checked}
+    assert set(verdicts.values()) == {Verdict.PASSES, Verdict.NOT_APPLICABLE}, outcome
