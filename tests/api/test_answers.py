@@ -57,6 +57,7 @@ def test_many_questions_go_in_pieces_with_their_contexts(
     model = load(folder)
     contexts = [CONTEXT[i:] for i in range(len(QUESTIONS))]
     whole = model.answer(QUESTIONS, contexts)
+    assert whole == [model.answer(*pair) for pair in zip(QUESTIONS, contexts, strict=True)]
     about_one = model.answer(QUESTIONS, CONTEXT)
     monkeypatch.setattr(answering, "_MAX_PAIRS", 2)
     assert model.answer(QUESTIONS, contexts) == whole

@@ -3,6 +3,7 @@
 import argparse
 import math
 import sys
+from io import BytesIO
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from sruserve.kernels import RaggedBatch
+from sruserve.model.importers.pickled import PickleRefused, PickleScan
 from sruserve.model.reader.config import COLUMNS
 from tests.model.importers.formulas import random, sru_layer
 from tests.model.importers.running import imported, refused
@@ -250,3 +252,24 @@ def test_an_object_that_has_more_than_attributes_is_no_bag(tmp_path: Path) -> No
     saved, _ = release_file()
     saved["args"] = Path("/")
     assert "holds more than plain tensors" in refused(tmp_path, saved, "answer")
+
+
+BAG = b"\x80\x02cargparse\nNamespace\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (BAG + b"K\x05\x85\x81.", "argparse Namespace with arguments"),
+        (b"\x80\x02ccollections\nOrderedDict\n)\x81.", "a call or a storage of collections"),
+        (BAG + b")\x81]b.", "attributes that are no dict"),
+        (b"\x80\x02cdrqa.reader.data\nOther\n)\x81.", "drqa.reader.data.Other"),
+    ],
+    ids=["arguments", "another class", "other attributes", "another name"],
+)
+def test_only_the_two_objects_are_made_and_of_attributes_alone(
+    content: bytes, message: str
+) -> None:
+    with pytest.raises(PickleRefused, match=message):
+        PickleScan(len(content)).read(BytesIO(content))
+    PickleScan(99).read(BytesIO(BAG + b")\x81}b."))
