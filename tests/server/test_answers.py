@@ -59,10 +59,8 @@ def answers(
         save_reader(folder / "uncased", uncased=True, inputs=("words", "features")),
         save_reader(folder / "tagged", **TAGGED),
     ]
-    with serve(model_folders=served, max_inputs=9, max_batch_tokens=300, grpc_port=0) as (
-        client,
-        application,
-    ):
+    limits = {"max_inputs": 9, "max_batch_tokens": 300, "max_input_bytes": 4000}
+    with serve(model_folders=served, grpc_port=0, **limits) as (client, application):
         client.headers["grpc-address"] = grpc_address(application)
         yield client
 
@@ -177,6 +175,9 @@ def test_a_context_of_many_questions_is_split_and_described_once(
         ({"question": ["a"] * 10}, "input_too_long", "question"),
         ({"question": "a " * 513}, "input_too_long", "question"),
         ({"context": "a " * 300}, "input_too_long", None),
+        ({"context": [["a"] * 301]}, "input_too_long", None),
+        ({"context": "a" * (4 << 10)}, "input_too_long", "context"),
+        ({"context": [["a", "b" * (4 << 10)]]}, "input_too_long", "context"),
         ({"n_best": 0}, "invalid_request", "n_best"),
         ({"n_best": 129}, "invalid_request", "n_best"),
         ({"n_best": "2"}, "invalid_request", "n_best"),

@@ -82,7 +82,7 @@ class AnswerTask(PerInputTask[AnswerRequest]):
         questions = _listed(request.question, "question")
         contexts = _listed(request.context, "context")
         for field, inputs in (("question", questions), ("context", contexts)):
-            self._check(field, inputs)
+            self._check(served, field, inputs)
         if len(contexts) not in (1, len(questions)):
             raise InvalidRequest(
                 f"'context' has {len(contexts)} entries and 'question' has {len(questions)}: send "
@@ -101,12 +101,16 @@ class AnswerTask(PerInputTask[AnswerRequest]):
         size = words * max(1, len(asked) // len(documents))
         return await offload(size > LONG_CHARACTERS, pair, cost=size, caller=caller)
 
-    def _check(self, field: str, inputs: Sequence[str | list[str]]) -> None:
+    def _check(self, served: ServedModel, field: str, inputs: Sequence[str | list[str]]) -> None:
         """Raise if a field has no entry, too many, or one that is too long."""
         if not inputs:
             raise EmptyInput(f"'{field}' is an empty list; send at least one text", param=field)
         check_inputs(len(inputs), self.limits, field)
         for content in inputs:
+            if not isinstance(content, str):
+                served.engine.check_steps(len(content))
+            elif 4 * len(content) <= self.limits.input_bytes:  # a character has up to four bytes
+                continue
             texts = [content] if isinstance(content, str) else content
             size = sum(len(text.encode()) for text in texts)
             if size > self.limits.input_bytes:
