@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from sruserve.api.load import load
     from sruserve.api.model import Model
     from sruserve.api.results import (
+        Answer,
+        Answers,
         Classification,
         Completion,
         Encoding,
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "Answer",
+    "Answers",
     "AsyncGeneration",
     "AsyncModel",
     "AsyncStream",
@@ -60,6 +64,8 @@ _MODULES = {
     "api.load": ("load",),
     "api.model": ("Model",),
     "api.results": (
+        "Answer",
+        "Answers",
         "Classification",
         "Completion",
         "Encoding",

@@ -16,6 +16,7 @@ from sruserve.model.heads.config import HeadConfig
 from sruserve.model.heads.regression import Regression
 from sruserve.model.names import Task
 from sruserve.model.network import network_shapes
+from sruserve.model.reader.config import ReaderConfig
 
 CPU = torch.device("cpu")
 PRINTABLE = list(range(32, 127))
@@ -44,6 +45,7 @@ def random_config(
     input_width: int | None = None,
     input_layers: Sequence[Any] = (),
     regression: Regression | None = None,
+    reader: ReaderConfig | None = None,
     **rnn: Any,
 ) -> ModelConfig:
     """A network of a family; `rnn`: its options; two layers, 24 wide, by default."""
@@ -61,6 +63,7 @@ def random_config(
         embedding=embedding or EmbeddingConfig(),
         head=head or HeadConfig(),
         regression=regression,
+        reader=reader,
     )
 
 

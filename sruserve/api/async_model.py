@@ -6,12 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sruserve.api import calls
+from sruserve.api.answering import AnswerOptions, Passage, Passages, answer
 from sruserve.api.completing import Completing
 from sruserve.api.generation import AsyncGeneration
 from sruserve.api.inputs import One, Several
 from sruserve.api.model_facts import ModelFacts
 from sruserve.api.options import InputOptions, PromptOptions
-from sruserve.api.results import Classification, Encoding, Regression, Score, Tagging
+from sruserve.api.results import Answers, Classification, Encoding, Regression, Score, Tagging
 from sruserve.api.stream import AsyncStream
 from sruserve.api.stream_state import StreamState
 from sruserve.server.tasks.requests import (
@@ -59,6 +60,22 @@ class AsyncModel(ModelFacts):
     async def regress(self, inputs: Any, **options: Any) -> Any:
         """See `Model.regress`."""
         return await self._run(RegressRequest, inputs, options)
+
+    @overload
+    async def answer(
+        self, question: str, context: Passage, **options: Unpack[AnswerOptions]
+    ) -> Answers: ...
+    @overload
+    async def answer(
+        self,
+        question: Passages,
+        context: str | Passages,
+        **options: Unpack[AnswerOptions],
+    ) -> list[Answers]: ...
+    async def answer(self, question: Any, context: Any, **options: Any) -> Any:
+        """See `Model.answer`."""
+        self._local.check_open()
+        return await self._local.loop.join(answer(self._local, question, context, **options))
 
     @overload
     async def encode(self, inputs: One, **options: Unpack[InputOptions]) -> Encoding: ...

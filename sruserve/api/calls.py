@@ -11,6 +11,7 @@ from sruserve.api.inputs import MAX_SIZE, Inputs
 from sruserve.api.local_model import LocalModel, make_request
 from sruserve.api.options import InputOptions
 from sruserve.api.results import (
+    Answers,
     Classification,
     Encoding,
     Regression,
@@ -24,11 +25,12 @@ from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.tasks.embed import EmbedTask, vector_width
 from sruserve.server.tasks.per_input import PerInputTask, Results
 from sruserve.server.tasks.requests import (
-    ChunkRequest,
+    AnswerRequest,
     ClassifyRequest,
     EmbedRequest,
     EncodeRequest,
     RegressRequest,
+    Request,
     ScoreRequest,
     TagRequest,
 )
@@ -62,30 +64,33 @@ METHODS = {
     "pair": "classify",
     "tag": "tag",
     "regress": "regress",
+    "answer": "answer",
     "encode": "encode",
     "generate": "generate or model.score",
 }
 """The method for each task."""
 
-_SCHEMAS: dict[str, type[ChunkRequest]] = {
+_SCHEMAS: dict[str, type[Request]] = {
     "classify": ClassifyRequest,
     "pair": ClassifyRequest,
     "tag": TagRequest,
     "regress": RegressRequest,
+    "answer": AnswerRequest,
     "encode": EncodeRequest,
     "generate": ScoreRequest,
 }
-_RESULTS: dict[type[ChunkRequest], Callable[[Any], Any]] = {
+_RESULTS: dict[type[Request], Callable[[Any], Any]] = {
     ClassifyRequest: Classification.of,
     TagRequest: Tagging.of,
     RegressRequest: Regression.of,
+    AnswerRequest: Answers.of,
     ScoreRequest: Score.of,
 }
 
 
 async def run(
     local: LocalModel,
-    schema: type[ChunkRequest],
+    schema: type[Request],
     inputs: Any,
     *,
     pair: Any = None,
@@ -97,7 +102,7 @@ async def run(
     whole = Inputs(inputs, pair, state)
     per_step = local.served.model.config.rnn.output_size if schema is EncodeRequest else 1
     pieces = whole.pieces(max(1, min(MAX_SIZE, _MAX_NUMBERS // per_step)))
-    parts = await _in_order(
+    parts = await in_order(
         pieces, lambda piece: results_of(local, request_of(schema, {**piece, **fields}))
     )
     answers = [result for part in parts for result in part]
@@ -113,7 +118,7 @@ async def embed(local: LocalModel, inputs: Any) -> NDArray[np.float32]:
 
 
 async def results_of(
-    local: LocalModel, request: ChunkRequest, served: ServedModel | None = None
+    local: LocalModel, request: Request, served: ServedModel | None = None
 ) -> list[Any]:
     """The results of one request, as values of the API."""
     async with local.results(request, served) as (task, results):
@@ -122,16 +127,16 @@ async def results_of(
         return await offload(results.large, make, *arguments)
 
 
-def request_of(schema: type[ChunkRequest], fields: dict[str, Any]) -> ChunkRequest:
+def request_of(schema: type[Request], fields: dict[str, Any]) -> Request:
     """A valid request. Features are arrays, which would be slow to validate as lists."""
-    features = fields.pop("features", None)
+    features = None if schema is AnswerRequest else fields.pop("features", None)
     request = make_request(schema, **fields)
     if features is not None:
         request.features = features  # type: ignore[attr-defined]
     return request
 
 
-def schema_of(served: ServedModel) -> type[ChunkRequest]:
+def schema_of(served: ServedModel) -> type[Request]:
     """The request that reads the chunks of a stream."""
     return _SCHEMAS[served.model.config.task]
 
@@ -141,7 +146,7 @@ def is_single(inputs: Any) -> bool:
     return Inputs(inputs).single
 
 
-def check_task(served: ServedModel, schema: type[ChunkRequest] | None) -> None:
+def check_task(served: ServedModel, schema: type[Request] | None) -> None:
     """Raise `WrongTask`, with the method to call, unless the model has the task of a request.
 
     schema: of the request; None: a completion.
@@ -178,13 +183,13 @@ def _vectors(_: object, served: ServedModel, results: Results, __: object) -> li
     return [result.vector for _, result in results.results]
 
 
-_ARRAYS: dict[type[ChunkRequest], Callable[..., list[Any]]] = {
+_ARRAYS: dict[type[Request], Callable[..., list[Any]]] = {
     EncodeRequest: _encoded,
     EmbedRequest: _vectors,
 }
 
 
-async def _in_order(
+async def in_order(
     pieces: Iterator[dict[str, Any]], answer: Callable[[dict[str, Any]], Awaitable[R]]
 ) -> list[R]:
     """The answers to pieces, a few at a time; the first error ends them all."""

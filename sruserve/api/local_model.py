@@ -25,7 +25,7 @@ from sruserve.server.tasks.constraint_cache import ConstraintCache
 from sruserve.server.tasks.error_mapping import as_serve_error
 from sruserve.server.tasks.limits import InputLimits
 from sruserve.server.tasks.per_input import PerInputTask, Results
-from sruserve.server.tasks.requests import ChunkRequest, Request
+from sruserve.server.tasks.requests import Request, WordFeatures
 from sruserve.server.tasks.table import Tasks
 from sruserve.server.tasks.task import Task
 
@@ -34,7 +34,7 @@ R = TypeVar("R", bound=Request)
 # Requests of a model at a time; others wait for their turn, and none is refused for a full queue.
 _PLACES = 64
 _LONG_CHARACTERS = 16 << 10  # of texts for a thread, if nobody else waits for the loop
-_CONTENTS = ("prompt", "input", "pair", "features")
+_CONTENTS = ("input", "pair", "features", "question", "context")
 
 
 class LocalModel:
@@ -89,7 +89,7 @@ class LocalModel:
                 raise ModelLoadFailed(str(error), param="model") from error
             raise
 
-    async def answer(self, request: ChunkRequest) -> list[dict[str, Any]]:
+    async def answer(self, request: Request) -> list[dict[str, Any]]:
         """The results of a request in plain values, one for each input: those of `/v1`.
 
         They wait for their turn if many requests run. Raises `ServeError`.
@@ -104,7 +104,7 @@ class LocalModel:
 
     @asynccontextmanager
     async def results(
-        self, request: ChunkRequest, served: ServedModel | None = None
+        self, request: Request, served: ServedModel | None = None
     ) -> AsyncIterator[tuple[PerInputTask[Any], Results]]:
         """The task of a request and its results as the engine makes them, with arrays.
 
@@ -209,15 +209,15 @@ def make_request(schema: type[R], **fields: Any) -> R:
 
 def _cost(request: Any) -> int:
     """Characters, ids or numbers of a request, about: what its job counts in the queue."""
-    fields = (
-        ("prompt",) if isinstance(request, CompletionRequest) else ("input", "pair", "features")
-    )
+    fields = ("prompt",) if isinstance(request, CompletionRequest) else _CONTENTS
     return sum(_size(getattr(request, field, None)) for field in fields)
 
 
 def _size(value: Any) -> int:
     if value is None or isinstance(value, str):
         return len(value or "")
+    if isinstance(value, WordFeatures):
+        return sum(map(_size, value.model_dump().values()))
     if isinstance(value, np.ndarray):
         return value.nbytes
     if value and isinstance(value[0], (int, float)):

@@ -7,13 +7,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sruserve.api import calls
+from sruserve.api.answering import AnswerOptions, Passage, Passages, answer
 from sruserve.api.async_model import AsyncModel
 from sruserve.api.completing import Completing
 from sruserve.api.generation import Generation
 from sruserve.api.inputs import One, Several
 from sruserve.api.model_facts import ModelFacts
 from sruserve.api.options import InputOptions, PromptOptions
-from sruserve.api.results import Classification, Encoding, Regression, Score, Tagging
+from sruserve.api.results import Answers, Classification, Encoding, Regression, Score, Tagging
 from sruserve.api.stream import Stream
 from sruserve.api.stream_state import StreamState
 from sruserve.server.tasks.requests import (
@@ -82,6 +83,27 @@ class Model(ModelFacts):
         steps_ahead: feed the predictions back as the next steps, this number of times.
         """
         return self._run(RegressRequest, inputs, options)
+
+    @overload
+    def answer(
+        self, question: str, context: Passage, **options: Unpack[AnswerOptions]
+    ) -> Answers: ...
+    @overload
+    def answer(
+        self,
+        question: Passages,
+        context: str | Passages,
+        **options: Unpack[AnswerOptions],
+    ) -> list[Answers]: ...
+    def answer(self, question: Any, context: Any, **options: Any) -> Any:
+        """The answers to each question, which are spans of its context.
+
+        context: of all questions, or one for each.
+        n_best: most answers to each question, the best one first.
+        features: lemmas and tags of the words, for a model that needs them.
+        """
+        self._local.check_open()
+        return self._local.loop.run(answer(self._local, question, context, **options))
 
     @overload
     def encode(self, inputs: One, **options: Unpack[InputOptions]) -> Encoding: ...

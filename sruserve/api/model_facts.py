@@ -18,7 +18,7 @@ class ModelFacts:
 
     @property
     def task(self) -> str:
-        """`classify`, `pair`, `tag`, `regress`, `encode` or `generate`."""
+        """`classify`, `pair`, `tag`, `regress`, `answer`, `encode` or `generate`."""
         return self._local.served.model.config.task
 
     @property

@@ -99,6 +99,35 @@ class Tagging(_Readable):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
+class Answer(_Readable):
+    """A span of a context: its characters `start` to `end`, or these words of a list of words.
+
+    score: the product of the probabilities that an answer begins, and ends, there.
+    """
+
+    text: str
+    start: int
+    end: int
+    score: float
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Answers(_Readable):
+    """The answers to a question, the best one first."""
+
+    answers: Sequence[Answer]
+
+    @classmethod
+    def of(cls, described: Mapping[str, Any]) -> Self:
+        return cls(tuple(Answer.of(answer) for answer in described["answers"]))
+
+    @property
+    def best(self) -> Answer:
+        """The answer with the highest score."""
+        return self.answers[0]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Regression(_Readable):
     """Predicted values: after the input, at each of its steps, and of the steps ahead."""
 

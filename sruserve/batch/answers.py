@@ -8,13 +8,15 @@ from typing import Any
 
 from sruserve.api.local_model import LocalModel, make_request
 from sruserve.batch.class_lines import class_lines
-from sruserve.batch.entries import Entry
+from sruserve.batch.entries import CONTENTS, Entry
 from sruserve.server.errors import InvalidRequest, ServeError
 from sruserve.server.json_output import json_bytes
 from sruserve.server.tasks.completion_request import CompletionRequest
-from sruserve.server.tasks.requests import ChunkRequest, ClassifyRequest, EmbedRequest
+from sruserve.server.tasks.requests import ClassifyRequest, EmbedRequest
 
-_PREFIXES = {"ClassifyRequest": "cls", "TagRequest": "tag", "RegressRequest": "reg"}
+_PREFIXES = {
+    "ClassifyRequest": "cls", "TagRequest": "tag", "RegressRequest": "reg", "AnswerRequest": "ans"
+}  # fmt: skip
 _OPTIONAL = ("state", "logprobs", "stop_reason", "token_ids")
 ID_PREFIX = "batch_req_"
 
@@ -70,10 +72,9 @@ async def _complete(model: LocalModel, entry: Entry) -> Answer:
 
 
 async def _results(model: LocalModel, entries: Sequence[Entry]) -> list[Answer]:
-    assert issubclass(entries[0].schema, ChunkRequest)
     fields = dict(entries[0].fields)
     if entries[0].key is not None:
-        for name in ("input", "pair", "features"):
+        for name in CONTENTS:
             if name in fields:
                 fields[name] = [entry.fields[name] for entry in entries]
     request = make_request(entries[0].schema, **fields)

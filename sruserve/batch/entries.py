@@ -9,6 +9,7 @@ from sruserve.batch.records import Record
 from sruserve.server.errors import InvalidRequest, MalformedBody, ServeError, WrongTask
 from sruserve.server.tasks.completion_request import CompletionRequest
 from sruserve.server.tasks.requests import (
+    AnswerRequest,
     ClassifyRequest,
     EmbedRequest,
     EncodeRequest,
@@ -23,6 +24,7 @@ _SCHEMAS: dict[str, type[Request]] = {
     "pair": ClassifyRequest,
     "tag": TagRequest,
     "regress": RegressRequest,
+    "answer": AnswerRequest,
     "encode": EncodeRequest,
     "generate": CompletionRequest,
     "score": ScoreRequest,
@@ -33,11 +35,12 @@ _ROUTES: dict[str, type[Request]] = {
     "/v1/classify": ClassifyRequest,
     "/v1/tag": TagRequest,
     "/v1/regress": RegressRequest,
+    "/v1/answer": AnswerRequest,
     "/v1/encode": EncodeRequest,
     "/v1/score": ScoreRequest,
     "/v1/embeddings": EmbedRequest,
 }
-_CONTENTS = ("input", "pair", "features")
+CONTENTS = ("input", "pair", "features", "question", "context")
 
 
 @dataclass(slots=True)  # not frozen, which would make each of many lines slower
@@ -128,7 +131,7 @@ class EntryReader:
     def _key(self, schema: type[Request], fields: Mapping[str, Any]) -> str | None:
         if schema is CompletionRequest:
             return None  # a seed counts from the first prompt of a request
-        kinds = {name: _kind(fields[name]) for name in _CONTENTS if name in fields}
+        kinds = {name: _kind(fields[name]) for name in CONTENTS if name in fields}
         if None in kinds.values():
             return None
         rest = {name: value for name, value in fields.items() if name not in kinds}

@@ -25,6 +25,7 @@ from sruserve.model.heads.config import HeadConfig, Scoring
 from sruserve.model.heads.regression import Regression
 from sruserve.model.heads.row_layers import RowLayers, output_width, widest
 from sruserve.model.names import DType, Task
+from sruserve.model.reader.config import ReaderConfig
 from sruserve.model.state import StateLayout
 
 FORMAT_VERSION = 1  # the newest format of config.json that this package reads and writes
@@ -42,6 +43,7 @@ _ARCHITECTURES: dict[Task, str] = {
     "regress": "ForRegression",
     "generate": "ForCausalLM",
     "encode": "Model",
+    "answer": "ForQuestionAnswering",
 }
 
 
@@ -90,6 +92,9 @@ class ModelConfig(BaseModel):
     embedding: EmbeddingConfig = EmbeddingConfig()
     head: HeadConfig = HeadConfig()
     regression: Regression | None = Field(None, description="For task regress: its outputs.")
+    reader: ReaderConfig | None = Field(
+        None, description="For task answer: what is around its encoders; rnn is the document's."
+    )
 
     @field_validator("model_type")
     @classmethod
@@ -137,6 +142,8 @@ class ModelConfig(BaseModel):
             raise ValueError(f"task {self.task} needs id2label")
         if (self.task == "regress") is not (self.regression is not None):
             raise ValueError("task regress and the field regression go together")
+        if (self.task == "answer") is not (self.reader is not None):
+            raise ValueError("task answer and the field reader go together")
         fed_back = self.regression is not None and self.regression.forecasts
         if fed_back and (self.vocab_size is not None or len(self.names) != self.width):
             raise ValueError("forecasts needs a value for each feature of a step, in order")
@@ -155,7 +162,9 @@ class ModelConfig(BaseModel):
                 "activation to sigmoid"
             )
         self.embedding.check_vocabulary(self.vocab_size)
-        if (width := output_width(self.input_layers, self.width)) != self.rnn.input_size:
+        if self.reader is not None:
+            self._check_reader(self.reader)
+        elif (width := output_width(self.input_layers, self.width)) != self.rnn.input_size:
             raise ValueError(
                 f"input_layers turn a width of {self.width} into {width}, but the stack's "
                 f"input_size is {self.rnn.input_size}"
@@ -169,6 +178,14 @@ class ModelConfig(BaseModel):
             raise ValueError("a regressor of every step has no pooling")
         return self
 
+    def _check_reader(self, reader: ReaderConfig) -> None:
+        """Raise ValueError unless a reader's parts fit the network, and nothing else is in it."""
+        reader.check(self.rnn, self.width, self.vocab_size)
+        if self.input_layers or self.head != HeadConfig():
+            raise ValueError("task answer has no input_layers and no head")
+        if self.weights is not None:
+            raise ValueError("the weights of task answer cannot be int8")
+
     @property
     def _widest_row(self) -> int:
         """The largest width of a row that every step of an input may have; raises ValueError."""
@@ -181,6 +198,8 @@ class ModelConfig(BaseModel):
         """Why the network cannot stream, as a clause "it …"; None if it can."""
         if self.task == "pair":
             return "it compares two whole inputs"
+        if self.task == "answer":
+            return "it reads a whole document with a whole question"
         if self.head.attention_final:
             return "its attention reads the final outputs of an input"
         return self.rnn.not_streamable_because

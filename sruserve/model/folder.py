@@ -38,6 +38,7 @@ from sruserve.model.quantized import (
     stored_shapes,
     stored_tensors,
 )
+from sruserve.model.reader.network import Reader
 from sruserve.model.runtime import Runtime
 from sruserve.model.text.codec import BYTES_FILE, WORDS_FILE, Codec, make_codec
 from sruserve.model.text.tokenizer_trial import check_tokenizer
@@ -157,7 +158,13 @@ def load_model(
             f"{path}: the vocabulary has {codec.size} entries, but vocab_size in {CONFIG_FILE} is "
             f"{config.vocab_size}; import the checkpoint with its own vocabulary"
         )
-    network = Network(config, tensors, compute, device, fast)
+    network: Runtime
+    if config.reader is None:
+        network = Network(config, tensors, compute, device, fast)
+    elif codec is None:
+        raise FolderError(f"{path} has no vocabulary, and a model of task answer reads words alone")
+    else:
+        network = Reader(config, tensors, compute, device, fast)
     return Model(
         name, folder.version, path, config, network, codec, folder.digest, folder.parameters
     )

@@ -34,7 +34,7 @@ def facts(model: Model) -> dict[str, str]:
     }
     if rnn.prefers_cpu and torch.cuda.is_available():
         rows["gpu"] = UNPROVEN
-    rows |= _head(model)
+    rows |= _head(model) | _reader(model)
     if rnn.note is not None:
         rows["note"] = rnn.note
     if model.config.vocab_size is not None:
@@ -89,6 +89,23 @@ def _head(model: Model) -> dict[str, str]:
     if config.names:
         rows["values"] = ", ".join(config.names)
     return rows
+
+
+def _reader(model: Model) -> dict[str, str]:
+    """Describe what is around a reader's encoders; empty for other tasks."""
+    reader = model.config.reader
+    if reader is None:
+        return {}
+    layers = "1 layer" if reader.question_layers == 1 else f"{reader.question_layers} layers"
+    rows = {
+        "question": f"{layers}, {model.config.width} wide, merged by {reader.question_merge}",
+        "word": " + ".join(reader.inputs),
+    }
+    if reader.features:
+        rows["features"] = ", ".join(reader.features)
+    if reader.needs:
+        rows["needs"] = f"{', '.join(reader.needs)} with each request"
+    return rows | {"answers": f"of up to {reader.max_answer_words} words"}
 
 
 def _options(model: Model) -> list[str]:

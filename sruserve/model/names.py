@@ -2,6 +2,8 @@
 
 from typing import Literal
 
-Task = Literal["classify", "pair", "tag", "regress", "generate", "encode"]
-ImportTask = Literal["classify", "pair", "tag", "regress", "generate", "encode", "translate"]
+Task = Literal["classify", "pair", "tag", "regress", "generate", "encode", "answer"]
+ImportTask = Literal[
+    "classify", "pair", "tag", "regress", "generate", "encode", "answer", "translate"
+]
 DType = Literal["float32", "bfloat16", "float16"]

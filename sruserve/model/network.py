@@ -47,6 +47,8 @@ def network_shapes(config: ModelConfig) -> Shapes:
         shapes |= config.embedding.shapes(config.vocab_size, config.width, head.tied)
     shapes |= shapes_of(config.input_layers, config.width, "input_layers.")
     shapes |= {f"rnn.{name}": shape for name, shape in rnn.shapes().items()}
+    if config.reader is not None:
+        return shapes | config.reader.shapes(rnn, config.width)
     pooled = head.pooled_width(config.task, rnn)
     shapes |= head.shapes(config.task, config.outputs, rnn.output_size, pooled)
     return shapes

@@ -27,6 +27,7 @@ from sruserve.server.offload import offload
 from sruserve.server.tasks import task as tasks
 from sruserve.server.tasks.requests import ClassifyRequest
 from tests.batch.runs import answers, errors, jsonl, run
+from tests.readers import save_reader
 from tests.server.conftest import TEXT, WORDS, Serve
 
 Local = Callable[[str], LocalModel]
@@ -366,3 +367,23 @@ def test_a_terminal_gets_no_characters_that_it_obeys(wrong: bool) -> None:
     assert shown.removesuffix("\n").isprintable()
     assert "é 日" in shown
     assert json.loads(shown) == value
+
+
+def test_lines_of_questions_get_what_a_server_gives_each(
+    local: Local, serve: Serve, tmp_path: Path
+) -> None:
+    folder = save_reader(tmp_path / "reader")
+    bodies: list[dict[str, Any]] = [
+        {"question": "Where does Ada live?", "context": "Ada lives in Lisbon."},
+        {"question": "Who?", "context": "Ben lives in Porto."},
+        {"question": [["Who", "?"]], "context": [["Ada", "Ben"]], "n_best": 2},
+        {"question": ["Who?", "Where?"], "context": "Ada lives in Porto."},
+    ]
+    wrong = {"question": "Who?", "context": " "}
+    output = tmp_path / "out"
+    run(local(str(folder)), jsonl(*bodies, wrong), output)
+    with serve(model_folders=(folder,)) as (client, _):
+        replies = [client.post("/v1/answer", json=body).json()["results"] for body in bodies]
+    expected = [each[0] if len(each) == 1 else {"results": each} for each in replies]
+    assert answers(output) == [{"line": i, **each} for i, each in enumerate(expected, 1)]
+    assert [(each["line"], each["code"]) for each in errors(output)] == [(5, "empty_input")]

@@ -31,6 +31,7 @@ FORMS: dict[str, dict[str, Any]] = {
     "qrnn-highway": {"highway": True},
     "lstm": {"hidden_size": [9, 7]},
     "lstm-projected": {"proj_size": 6},
+    "lstm-all-layers": {"concat_layers": True, "hidden_size": [9, 7]},
     "gru": {},
     "gru-reset-before": {"reset_after": False},
     "rnn-relu": {"nonlinearity": "relu"},

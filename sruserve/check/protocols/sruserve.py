@@ -29,6 +29,7 @@ from sruserve.check.transport import Transport
 _GENERATION = {"max_tokens": 24, "temperature": 0.8, "logprobs": 1, "return_token_ids": True}
 _KIND = "models"
 _STATE_TOO_LARGE = "state_too_large"
+_INPUTS = {"generate": "prompt", "answer": "question"}
 _ID_INPUTS = ("input_ids", "pair_ids")
 
 
@@ -73,7 +74,7 @@ class SruserveServer(Server):
 
     def _sample(self, text: str, number: int) -> Sample:
         generator = random.Random(number)
-        name = "prompt" if self.task == "generate" else "input"
+        name = _INPUTS.get(self.task, "input")
         first = self._inputs[0]
         if first.name == "features":
             features = {"features": first.value(text, generator)}
@@ -85,6 +86,8 @@ class SruserveServer(Server):
         values = {name: value}
         if self.task == "pair":
             values["pair"] = value[::-1]
+        if self.task == "answer":
+            values["context"] = value
         options = _GENERATION | {"seed": number} if self.task == "generate" else {}
         return Sample(values, frozenset({name}), options, number)
 

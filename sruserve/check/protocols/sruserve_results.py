@@ -15,6 +15,10 @@ def task_result(task: str, entry: Mapping[str, Any]) -> Result:
         tokens = objects(entry, "tokens")
         parts = {name: tuple(flatten([t.get(name) for t in tokens])) for name in _TOKEN}
         return Result(parts, frozenset(parts))
+    if task == "answer":
+        answers = objects(entry, "answers")
+        names = ("text", "start", "end", "score")
+        return Result({n: tuple(flatten([each.get(n) for each in answers])) for n in names})
     if task == "encode":
         return Result({"outputs": flatten(field(entry, "outputs", list))}, frozenset({"outputs"}))
     if task == "regress":

@@ -152,7 +152,7 @@ def _qrnn(
     def body(op: Op, c: Value, z: Value, f: Value) -> list[Value]:
         return [op.Add(c, op.Mul(f, op.Sub(z, c)))]
 
-    (c,), _ = steps.recur(body, [start], [z, f])
+    (c,), _ = steps.recur(body, [start], [z, f], layer.backward_from)
     if layer.cell.blocks == 2:
         return c.after, c.end
     return _highway(op, c.after, op.Sigmoid(planes[2]), skip), c.end

@@ -43,6 +43,10 @@ def export_onnx(
     """
     step("reading the model")
     contents = read_folder(folder)
+    if contents.config.reader is not None:
+        raise ExportError(
+            "a model of task answer has no graph: its words and features are made by the server"
+        )
     network = Network(contents.config, contents.tensors, torch.float32)
     kinds = _kinds(network, graphs)
     files = _files(out, kinds)

@@ -37,6 +37,11 @@ def quantize(
     contents = read_folder(folder)
     if out.resolve() in (folder.resolve(), contents.path):
         raise ExportError(f"{out} is the model itself: choose another folder to write")
+    if contents.config.reader is not None:
+        raise ExportError(
+            "the weights of a model of task answer are not rounded: serve it with --dtype bfloat16 "
+            "to compute in bfloat16"
+        )
     # The CPU, on which both are compared, does not compute in float16.
     before = load_model(folder, "float32" if contents.config.dtype == "float16" else None)
     if held_out is not None:

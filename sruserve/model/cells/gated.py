@@ -19,6 +19,12 @@ class GatedConfig(StackConfig):
     prefers_cpu: ClassVar[bool] = True
 
     bias: bool = True
+    concat_layers: bool = Field(False, description="The output concatenates those of all layers.")
+
+    @property
+    def output_size(self) -> int:
+        widths = [self.layer_output(layer) for layer in range(self.num_layers)]
+        return sum(widths) if self.concat_layers else widths[-1]
 
     @property
     @abstractmethod
@@ -48,7 +54,7 @@ class GatedConfig(StackConfig):
 
     def stack(self, tensors: Mapping[str, Tensor], layout: StateLayout, builder: Builder) -> Stack:
         layers = [self._layer(i, tensors, layout, builder) for i in range(self.num_layers)]
-        return Stack(layers, along_time=True)
+        return Stack(layers, concat=self.concat_layers, along_time=True)
 
     def _suffixes(self, layer: int) -> list[str]:
         """Return the suffixes of the tensor names of a layer's directions."""

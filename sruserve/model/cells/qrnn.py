@@ -13,14 +13,13 @@ from sruserve.model.cells.stack import (
     Shapes,
     Stack,
     StackConfig,
-    Unidirectional,
 )
 from sruserve.model.state import StateLayout
 
 Window = Literal[1, 2]
 
 
-class QRNNConfig(Unidirectional, StackConfig):
+class QRNNConfig(StackConfig):
     """A stack of QRNN layers: z = tanh Z, c = σ(F) ⊙ z + (1 - σ(F)) ⊙ c′, h = σ(O) ⊙ c.
 
     With `highway`, the baseline of the SRU paper: h = σ(O) ⊙ c + (1 - σ(O)) ⊙ x′. Here x′ is the
@@ -44,6 +43,8 @@ class QRNNConfig(Unidirectional, StackConfig):
     def _fits_together(self) -> Self:
         if isinstance(self.window, tuple) and len(self.window) != self.num_layers:
             raise ValueError(f"window lists {len(self.window)} values for {self.num_layers} layers")
+        if self.bidirectional and 2 in map(self.layer_window, range(self.num_layers)):
+            raise ValueError("a bidirectional stack has window 1 in all layers")
         if self.highway and not self.output_gate:
             raise ValueError("highway needs output_gate: set output_gate to true")
         return self
@@ -88,6 +89,7 @@ class QRNNConfig(Unidirectional, StackConfig):
                     column=layout.column(f"{i}.c"),
                     previous=layout.column(f"{i}.x") if self.layer_window(i) == 2 else None,
                     highway_is_input=self.highway and blocks == 3,
+                    backward_from=self.layer_hidden(i) if self.bidirectional else None,
                     fast=builder.fast,
                 )
             )

@@ -13,7 +13,8 @@ from sruserve.model.folder import Model, save_model
 from sruserve.model.heads.config import HeadConfig, Scoring
 from sruserve.model.importers import regression
 from sruserve.model.importers.assumed import assumptions
-from sruserve.model.importers.checkpoint import read_checkpoint
+from sruserve.model.importers.checkpoint import read_checkpoint, read_values
+from sruserve.model.importers.drqa_reader import read_reader, reader_words
 from sruserve.model.importers.file_formats import file_format
 from sruserve.model.importers.format import Imported, config_of
 from sruserve.model.importers.formats import (
@@ -85,6 +86,8 @@ def import_checkpoint(
     if wired:
         imported = load_file_format(name).read(weights, arguments, task)
         imported, head, outputs = agreed(imported, task, head, outputs, names)
+    elif task == "answer":
+        imported = read_reader(name, tensors, read_values(weights), arguments)
     else:
         imported = load_format(name).read(tensors, arguments, task)
     for note in imported.notes:
@@ -97,9 +100,12 @@ def import_checkpoint(
         assume(assumption)
     check_width(config, imported.tensors)
     check_numbers(imported.tensors)
-    if lowercase and vocab is None:
+    if lowercase and vocab is None and not imported.words:
         raise OptionError("--lowercase concerns texts: add --vocab, or omit it")
-    words = {} if vocab is None else vocabulary(vocab, config.vocab_size, lowercase, warn)
+    if vocab is not None:
+        words = vocabulary(vocab, config.vocab_size, lowercase, warn, reads_words=task == "answer")
+    else:
+        words = reader_words(imported, lowercase) if task == "answer" else {}
     if not imported.reads_unknown_words:
         check_known_words(words)
     progress("writing the model folder")
@@ -211,6 +217,8 @@ def _outputs(task: Task, imported: Imported) -> int:
     """Return the head's number of scores; raise `CheckpointError` if it does not fit the task."""
     weight = matrix_of(imported.tensors, "output.weight")
     has_head = any(name.startswith("output.") for name in imported.tensors) or imported.head.tied
+    if task == "answer":
+        return 0
     if task == "encode":
         if has_head or imported.vocab_size is not None:
             raise CheckpointError(

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from sruserve.model.errors import CheckpointError
 from sruserve.model.files import memory_bytes, open_regular
+from sruserve.model.importers.attribute_bags import BAGS, plain
 from sruserve.model.importers.foreign import foreign_archive, foreign_file
 from sruserve.model.importers.names import renamed
 from sruserve.model.importers.options import shown
@@ -70,6 +71,27 @@ def read_checkpoint(path: Path, renames: Sequence[str] = ()) -> dict[str, Tensor
     return renamed(tensors, renames)
 
 
+def read_values(path: Path) -> dict[str, Any]:
+    """Read what a file of `torch.save` has beside its state dict, by name; empty for others.
+
+    Objects that only have attributes are dicts of these. Raises as `read_checkpoint`.
+    """
+    if path.suffix == ".safetensors":
+        return {}
+    try:
+        with open_regular(path, memory_bytes()) as file:
+            loaded = _load(path, file)
+    except OSError as error:
+        raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from error
+    if not isinstance(loaded, dict):
+        return {}
+    return {
+        name: plain(value)
+        for name, value in loaded.items()
+        if isinstance(name, str) and not isinstance(value, Tensor)
+    }
+
+
 def _load(path: Path, file: BinaryIO) -> Any:
     """Return the content of a file that `torch.save` wrote."""
     if advice := foreign_file(path, file.read(8)):
@@ -78,7 +100,8 @@ def _load(path: Path, file: BinaryIO) -> Any:
     try:
         _scan(file)
         file.seek(0)
-        return torch.load(file, map_location="cpu", weights_only=True)
+        with torch.serialization.safe_globals(list(BAGS)):
+            return torch.load(file, map_location="cpu", weights_only=True)
     except OSError:
         raise
     except Exception as error:  # a damaged pickle can raise anything

@@ -14,6 +14,7 @@ from sruserve.model.heads.config import HeadConfig
 from sruserve.model.heads.regression import Regression
 from sruserve.model.heads.row_layers import RowLayer
 from sruserve.model.names import Task
+from sruserve.model.reader.config import ReaderConfig
 
 Options = Mapping[str, Any]
 
@@ -27,6 +28,8 @@ class Imported:
         pooling and layers are known, too.
     notes: remarks for the user.
     assumed: what the file leaves open, or says of another use, as parts of a line.
+    reader: what is around a document reader's encoders. words: its vocabulary, in id order, if the
+        file has it.
     reads_unknown_words: whether one id can stand for all words outside the vocabulary.
     """
 
@@ -38,6 +41,8 @@ class Imported:
     input_width: int | None = None
     input_layers: tuple[RowLayer, ...] = ()
     steps: Literal["last", "every"] | None = None
+    reader: ReaderConfig | None = None
+    words: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     assumed: tuple[str, ...] = ()
     reads_unknown_words: bool = True
@@ -66,6 +71,7 @@ def config_of(
         "embedding": imported.embedding,
         "head": imported.head.model_dump() | dict(head),
         "regression": regression,
+        "reader": imported.reader,
     }
     return ModelConfig.model_validate(fields)
 

@@ -11,6 +11,8 @@ from typing import IO, Any, NoReturn
 
 import torch
 
+from sruserve.model.importers.attribute_bags import BAG_NAMES
+
 _LARGEST_KEY = 1 << 53  # a hash has 61 bits, so smaller numbers have different ones
 _MAX_STEPS = 10_000_000  # a list of a million words takes three million
 _BYTES = {
@@ -33,6 +35,8 @@ _VALUES = (
     "collections Counter", "torch Size", "torch device", "__builtin__ complex", "builtins complex",
     "torch.serialization _get_layout",
 )  # fmt: skip
+# Objects that only have attributes, made of nothing.
+_BAGS = frozenset(BAG_NAMES)
 _CALLABLE = {*_REBUILD, *_PARAMETERS, _ORDERED, *_SETS, _ENCODE, *_VALUES}
 _LATIN = ("latin1", "latin-1")
 _TAKEN = {"BININT", "BININT1", "BININT2", "BINFLOAT", "BINUNICODE", "SHORT_BINSTRING", "LONG1"}
@@ -85,6 +89,7 @@ class PickleScan:
             "SETITEM": lambda: self._set([self._stack.pop(-2), self._stack.pop()]),
             "SETITEMS": lambda: self._set(self._marked()),
             "REDUCE": self._reduce,
+            "NEWOBJ": self._new,
             "BUILD": self._build,
             "BINPERSID": self._persistent,
         }
@@ -169,9 +174,17 @@ class PickleScan:
                 _check_value(value)
         self._stack.append(_Object(called.name))
 
+    def _new(self) -> None:
+        arguments, kind = self._stack.pop(), self._stack.pop()
+        if not isinstance(kind, _Global) or kind.name not in _BAGS:
+            _refuse(kind)
+        if arguments != ():
+            raise PickleRefused(f"{kind.name} with arguments")
+        self._stack.append(_Object(kind.name))
+
     def _build(self) -> None:
         state, built = self._stack.pop(), self._stack[-1]
-        if not isinstance(built, _Object) or built.name != _ORDERED:
+        if not isinstance(built, _Object) or built.name not in (_ORDERED, *_BAGS):
             raise PickleRefused(f"the attributes of {getattr(built, 'name', 'a value')}")
         if not isinstance(state, _Object) or state.name not in ("dict", _ORDERED):
             raise PickleRefused("attributes that are no dict")
@@ -195,7 +208,7 @@ class PickleScan:
 
 
 def _known(name: str) -> _Global:
-    if name in _CALLABLE or name in _STORAGES:
+    if name in _CALLABLE or name in _STORAGES or name in _BAGS:
         return _Global(name)
     module, _, attribute = name.partition(" ")
     if module == "torch" and isinstance(getattr(torch, attribute, None), torch.dtype):

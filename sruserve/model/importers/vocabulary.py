@@ -15,6 +15,7 @@ from tokenizers.pre_tokenizers import Split, WhitespaceSplit
 
 from sruserve.model.errors import OptionError
 from sruserve.model.files import read_regular
+from sruserve.model.reader.vocabulary import word_tokenizer
 from sruserve.model.text.characters import EVERY_CHARACTER
 from sruserve.model.text.codec import BYTES_FILE, WORDS_FILE, is_byte_list, tokenizer_codec
 from sruserve.model.text.tokenizer_trial import check_tokenizer
@@ -28,6 +29,7 @@ def vocabulary(
     size: int | None,
     lowercase: bool = False,
     warn: Callable[[str], None] = lambda _: None,
+    reads_words: bool = False,
 ) -> dict[str, bytes]:
     """Return file name and content for a vocabulary of `size` entries, or raise `OptionError`.
 
@@ -35,6 +37,7 @@ def vocabulary(
 
     lowercase: texts are put into lower case before they are read.
     warn: called with what may be wrong with the vocabulary.
+    reads_words: a list is of words as a document reader splits a text into them.
     """
     if size is None:
         raise OptionError(
@@ -68,10 +71,23 @@ def vocabulary(
             "no entry of --vocab has a capital letter, so words with capitals are unknown to the "
             "model: if the training put its texts into lower case, import with --lowercase"
         )
+    if reads_words:
+        return {WORDS_FILE: word_tokenizer(content, unknown_word(content), lowercase)}
     tokenizer = _tokenizer(content)
     if lowercase:
         tokenizer.normalizer = Lowercase()
     return {WORDS_FILE: tokenizer.to_str(pretty=False).encode()}
+
+
+def unknown_word(entries: Sequence[str]) -> str:
+    """The entry of a reader's unknown words; raises `OptionError` if there is none."""
+    found = next((entry for entry in UNKNOWN_WORDS if entry in entries), None)
+    if found is None:
+        raise OptionError(
+            f"the vocabulary has no entry for unknown words, one of {', '.join(UNKNOWN_WORDS)}; a "
+            "reader needs it"
+        )
+    return found
 
 
 def check_known_words(files: dict[str, bytes]) -> None:

@@ -158,6 +158,23 @@ class Words:
             places.extend([start + place for place in piece_places])
         return np.array(ids, np.int64), np.array(places, np.int64).reshape(-1, 2), word
 
+    def look_up(self, words: Sequence[str]) -> Ids:
+        """Return the id of each word as a whole, (words); raises `TextError`.
+
+        A word is put through the normalizers, and not split. A word without an entry has the id of
+        unknown words.
+        """
+        normalizer, number = self._tokenizer.normalizer, self._tokenizer.token_to_id
+        unknown = number(getattr(self._tokenizer.model, "unk_token", None) or "")
+        ids: dict[str, int] = {}
+        for word in dict.fromkeys(words):
+            entry = number(word if normalizer is None else normalizer.normalize_str(word))
+            found = unknown if entry is None else entry
+            if found is None:
+                raise _unknown(word)
+            ids[word] = found
+        return np.array([ids[word] for word in words], np.int64)
+
     def parts(self, text: str, max_characters: int) -> list[str]:
         return list(self._parts(text, max_characters))
 
@@ -256,10 +273,14 @@ def _named(piece: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # the library raises bare exceptions
-        raise TextError(
-            f"the model's vocabulary has no {piece[:100]!r} and no entry for unknown words; remove "
-            "or replace it"
-        ) from error
+        raise _unknown(piece) from error
+
+
+def _unknown(piece: str) -> TextError:
+    return TextError(
+        f"the model's vocabulary has no {piece[:100]!r} and no entry for unknown words; remove "
+        "or replace it"
+    )
 
 
 class Bytes:

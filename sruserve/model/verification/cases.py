@@ -119,6 +119,11 @@ class Case:
     def check_fit(self, model: Model) -> None:
         """Raise `CaseError` unless the case's tensors fit the model's inputs and outputs."""
         config = model.config
+        if config.task == "answer":
+            raise CaseError(
+                f"{model.name} answers questions, which no case can verify: import its encoders "
+                "with --task encode and verify those"
+            )
         if config.task == "pair":
             raise CaseError(
                 f"{model.name} compares pairs, which tensors cannot verify: use a case of texts, "

@@ -211,21 +211,24 @@ class Engine:
             with self._continuing_lock:
                 self._continuing -= 1
 
+    def check_steps(self, steps: int) -> None:
+        """Raise `InputTooLong` if the model reads whole inputs, and one has too many steps."""
+        if self.model.network.supports_streaming or steps <= self._config.max_batch_tokens:
+            return
+        raise InputTooLong(
+            f"{self.model.name} reads whole inputs, because "
+            f"{self.model.network.not_streamable_because}: "
+            f"send at most {self._config.max_batch_tokens} steps "
+            f"(SRUSERVE_MAX_BATCH_TOKENS); this input has {steps}"
+        )
+
     def submit(self, job: Job) -> None:
         """Admit a job, or raise a `ServeError` at once."""
         if self._draining.is_set() and not job.continues:
             raise Draining("the server is stopping; retry on another replica")
         if not job.items:
             raise EmptyInput("the request has no inputs: send at least one")
-        if not self.model.network.supports_streaming:
-            longest = max(len(item.inputs) for item in job.items)
-            if longest > self._config.max_batch_tokens:
-                because = self.model.network.not_streamable_because
-                raise InputTooLong(
-                    f"{self.model.name} reads whole inputs, because {because}: "
-                    f"send at most {self._config.max_batch_tokens} steps "
-                    f"(SRUSERVE_MAX_BATCH_TOKENS); this input has {longest}"
-                )
+        self.check_steps(max(len(item.inputs) for item in job.items))
         if job.kind is JobKind.GENERATE and not all(map(_has_last_token, job.items)):
             raise EmptyInput("nothing to continue: send a prompt, or a state that has one")
         self._check_sampling(job.sampling)

@@ -8,6 +8,7 @@ from enum import Enum
 import numpy as np
 from numpy.typing import NDArray
 
+from sruserve.model.reader.spans import Spans
 from sruserve.server.engine.constrained.protocols import TextConstraint
 from sruserve.server.engine.state_cache.cache import CachedState
 
@@ -22,12 +23,13 @@ _TOKEN_BYTES = 40  # of a token in a state's window
 class JobKind(Enum):
     """The work of a job.
 
-    COMPARE reads pairs of sequences. TAG, REGRESS_STEPS and ENCODE answer for each step. EMBED
-    answers with the row that the head of a classifier reads, or an encoder's last output.
+    COMPARE and ANSWER read pairs of sequences. TAG, REGRESS_STEPS and ENCODE answer for each step.
+    EMBED answers with the row that the head of a classifier reads, or an encoder's last output.
     """
 
     CLASSIFY = "classify"
     COMPARE = "compare"
+    ANSWER = "answer"
     TAG = "tag"
     REGRESS = "regress"
     REGRESS_STEPS = "regress_steps"
@@ -40,6 +42,11 @@ class JobKind(Enum):
     def reading(cls, task: str) -> "JobKind":
         """The kind of job that reads inputs into the state of a model of this task."""
         return cls.SCORE if task == "generate" else cls(task)
+
+    @property
+    def reads_pairs(self) -> bool:
+        """Whether each input is two sequences, one after the other."""
+        return self in (JobKind.COMPARE, JobKind.ANSWER)
 
     @property
     def predicts(self) -> bool:
@@ -153,7 +160,7 @@ class SequenceInput:
     word: the unfinished word that the end state carries.
     more: more chunks of the text follow.
     seed, choice: the sampler's key (GENERATE).
-    first: number of inputs that are the first of the two sequences (COMPARE).
+    first: number of inputs that are the first of the two sequences (COMPARE, ANSWER).
     """
 
     inputs: NDArray[np.int64] | NDArray[np.float32]
@@ -216,6 +223,15 @@ class Regressed:
     state: Snapshot | None
     every: Row | None = None
     ahead: Row | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The best spans of a document, as `best_spans` returns them."""
+
+    spans: Spans
+    steps: int
+    state: Snapshot | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +304,7 @@ class Generated:
     state: Snapshot | None = None
 
 
-Result = Classified | Tagged | Regressed | Encoded | Embedded | Scored | Generated
+Result = Classified | Tagged | Regressed | Answered | Encoded | Embedded | Scored | Generated
 
 
 @dataclass(slots=True, eq=False)
@@ -301,6 +317,7 @@ class Job:
 
     state_output: whether results carry a Snapshot, and of which kind.
     stream: a GENERATE job delivers its text in chunks; otherwise once, at the end.
+    n_best: the most spans that an ANSWER job returns for each input.
     raw_scores: a CLASSIFY or COMPARE job returns the network's own scores, before the activation.
     input_bytes: bytes of the input that count against the queue's limit.
     submitted: `time.monotonic()` of the submission. begun: of its first step; 0: none yet.
@@ -323,6 +340,7 @@ class Job:
     state_output: StateOutput = StateOutput.NONE
     stream: bool = False
     raw_scores: bool = False
+    n_best: int = 1
     sampling: Sampling = Sampling()
     input_bytes: int = 0
     deadline: float = 0.0

@@ -220,9 +220,7 @@ def _batch_layout(
     sources: list[int] = []
     targets: list[int] = []
     for step_result, row in zip(step_results, source, strict=True):
-        parts = (
-            step_result.sequence.parts if step_result.sequence.job.kind is JobKind.COMPARE else ()
-        )
+        parts = step_result.sequence.parts if step_result.sequence.job.kind.reads_pairs else ()
         for length in parts[:-1]:
             lengths.append(length)
             sources.append(-1)

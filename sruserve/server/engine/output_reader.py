@@ -12,6 +12,7 @@ from sruserve.kernels.devices import copy_to_device
 from sruserve.model.folder import Model
 from sruserve.model.heads import softmaxes
 from sruserve.model.heads.crf import LinearChain
+from sruserve.model.reader.spans import best_spans
 from sruserve.model.text.codec import token_text
 from sruserve.server.engine.job import JobKind, Logprobs, StateOutput
 from sruserve.server.engine.sequence import ActiveSequence
@@ -44,6 +45,8 @@ class OutputReader:
         self._network, self._codec = model.network, model.codec
         self._outputs = model.config.outputs or 0
         self._exclusive = model.config.activation == "softmax"
+        reader = model.config.reader
+        self._max_answer_words = 1 if reader is None else reader.max_answer_words
 
     def read(self, reads: Sequence[OutputSlice], hidden: Tensor) -> None:
         """Add to each step result what its job's kind needs of `hidden`, (rows, width)."""
@@ -56,6 +59,8 @@ class OutputReader:
                     self._classify(kind_reads, hidden)
                 case JobKind.COMPARE:
                     self._compare(kind_reads, hidden)
+                case JobKind.ANSWER:
+                    self._answer(kind_reads, hidden)
                 case JobKind.TAG:
                     self._tag(kind_reads, hidden)
                 case JobKind.REGRESS_STEPS:
@@ -88,6 +93,19 @@ class OutputReader:
         lengths = [steps for step_result, _ in reads for steps in step_result.sequence.parts]
         scores = self._network.compare(hidden, lengths)
         self._add_scores([(step_result, i) for i, (step_result, _) in enumerate(reads)], scores)
+
+    def _answer(self, reads: Sequence[OutputSlice], hidden: Tensor) -> None:
+        """The best spans of documents; `hidden` has two scores for every word of each pair."""
+        scores = hidden.float().cpu()
+        for step_result, rows in reads:
+            sequence = step_result.sequence
+            document = scores[rows.start : rows.start + sequence.parts[0]]
+            # Contiguous columns, so that the bits of a sum do not depend on the step's other rows.
+            starts, ends = document.T.contiguous().softmax(1).numpy()
+            if np.isfinite(starts).all() and np.isfinite(ends).all():
+                step_result.outputs.spans = best_spans(
+                    starts, ends, self._max_answer_words, sequence.job.n_best
+                )
 
     def _add_scores(self, reads: Sequence[tuple[StepResult, int]], scores: Tensor) -> None:
         """Add a row of `scores`, (rows, classes), to each step result, with its probabilities."""

@@ -17,6 +17,7 @@ from sruserve.server.engine.detokenizer import Detokenizer
 from sruserve.server.engine.job import (
     COMPLETE,
     LENGTH,
+    Answered,
     Classified,
     Embedded,
     Encoded,
@@ -330,6 +331,10 @@ class ActiveSequence:
                 if np.isnan(every).any():
                     raise not_finite()
                 return Regressed(last, steps, state, every)
+            case JobKind.ANSWER:
+                if not outputs.spans:
+                    raise not_finite()
+                return Answered(outputs.spans, steps, state)
             case JobKind.ENCODE:
                 encoded = np.concatenate(outputs.values) if steps else np.zeros((0, 0), np.float32)
                 return Encoded(encoded, steps, state)

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sruserve.model.heads.paths import Paths
+from sruserve.model.reader.spans import Spans
 from sruserve.server.engine.job import Logprobs
 
 Floats = NDArray[np.float32]
@@ -23,6 +24,7 @@ class SequenceOutputs:
     labels: the most likely label of each step: arrays of (steps), int64.
     logprobs: of each scored token, if the job requests them.
     paths: of a CRF, after the last step.
+    spans: the best spans of a document; empty before its step, and if scores are not finite.
     """
 
     probabilities: Floats | None = None
@@ -32,6 +34,7 @@ class SequenceOutputs:
     labels: list[NDArray[np.int64]] = field(default_factory=list)
     logprobs: list[Logprobs] = field(default_factory=list)
     paths: Paths | None = None
+    spans: Spans = field(default_factory=list)
 
     def add(self, new: "SequenceOutputs") -> None:
         """Append the outputs of the next step."""
@@ -42,5 +45,6 @@ class SequenceOutputs:
         if new.paths is not None:
             self.paths = new.paths
         self.values += new.values
+        self.spans += new.spans
         self.labels += new.labels
         self.logprobs += new.logprobs

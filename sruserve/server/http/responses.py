@@ -37,6 +37,35 @@ class ClassifyReply(BaseModel):
     usage: Steps = Field(description="What the request computed.")
 
 
+class Answer(BaseModel):
+    """A span of the context."""
+
+    text: str = Field(description="The span; words that came as a list are joined by spaces.")
+    start: int = Field(
+        description="Offset of its first character in the context; index of its first word, for a "
+        "list of words."
+    )
+    end: int = Field(description="Offset of the character, or index of the word, after it.")
+    score: float = Field(
+        description="Product of the probabilities that the answer begins, and ends, there."
+    )
+
+
+class Answers(BaseModel):
+    """The answers to one question."""
+
+    answers: list[Answer] = Field(
+        description="The best spans first: `n_best`, or as many as the context has."
+    )
+
+
+class AnswerReply(BaseModel):
+    id: _Id
+    model: _Model
+    results: list[Answers] = Field(description="One entry for each question, in their order.")
+    usage: Steps = Field(description="What the request computed: the words of all pairs.")
+
+
 class Tag(BaseModel):
     """One step: a token of a text, or the step at `index` of ids or features."""
 
@@ -304,8 +333,8 @@ class ModelInfo(BaseModel):
     owned_by: str = Field("sruserve", description="Always `sruserve`.")
     version: str = Field(description="Number of the version folder; 1 if there are no versions.")
     task: str = Field(
-        description="Task of the model: `classify`, `pair`, `tag`, `regress`, `encode` or "
-        "`generate`."
+        description="Task of the model: `classify`, `pair`, `tag`, `regress`, `answer`, "
+        "`encode` or `generate`."
     )
     digest: str = Field(
         description="SHA-256 of its weights, maths and vocabulary; states are bound to it."

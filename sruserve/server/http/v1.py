@@ -18,11 +18,11 @@ from sruserve.server.tasks.complete import CompleteTask
 from sruserve.server.tasks.completion import Chunks, Completion
 from sruserve.server.tasks.completion_request import CompletionRequest
 from sruserve.server.tasks.per_input import PerInputTask, Results
-from sruserve.server.tasks.requests import ChunkRequest, ModelRequest
+from sruserve.server.tasks.requests import ModelRequest, Request
 from sruserve.server.tasks.task import BaseTask
 
 Body = TypeVar("Body", bound=ModelRequest)
-Chunk = TypeVar("Chunk", bound=ChunkRequest)
+Input = TypeVar("Input", bound=Request)
 
 
 class TaskEndpoint(HttpEndpoint, Generic[Body]):
@@ -52,18 +52,18 @@ class TaskEndpoint(HttpEndpoint, Generic[Body]):
         raise NotImplementedError
 
 
-class PerInputEndpoint(TaskEndpoint[Chunk]):
+class PerInputEndpoint(TaskEndpoint[Input]):
     """Replies with a JSON object with a result for each input.
 
     prefix: of the ids of its replies.
     """
 
-    def __init__(self, path: str, prefix: str, task: PerInputTask[Chunk], tenants: Tenants) -> None:
+    def __init__(self, path: str, prefix: str, task: PerInputTask[Input], tenants: Tenants) -> None:
         super().__init__(path, task, tenants)
         self._per_input, self._prefix = task, prefix
 
     async def answer(
-        self, caller: Caller, reply: ReplyWriter, request: Chunk, served: ServedModel, cost: int
+        self, caller: Caller, reply: ReplyWriter, request: Input, served: ServedModel, cost: int
     ) -> None:
         with await self._per_input.run(caller, request, served, cost) as results:
             fields = caller.number, request, served, results
@@ -73,7 +73,7 @@ class PerInputEndpoint(TaskEndpoint[Chunk]):
                 body = self._body(*fields)
             await reply.reply(body)
 
-    def _body(self, number: str, request: Chunk, served: ServedModel, results: Results) -> bytes:
+    def _body(self, number: str, request: Input, served: ServedModel, results: Results) -> bytes:
         del request
         describe = self._per_input.describe
         body = {

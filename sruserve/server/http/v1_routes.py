@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from sruserve.server.auth import Tenants
 from sruserve.server.http.embeddings import EmbeddingEndpoint
 from sruserve.server.http.responses import (
+    AnswerReply,
     ClassifyReply,
     CompletionReply,
     EmbeddingReply,
@@ -28,6 +29,7 @@ from sruserve.server.http.routes import (
 from sruserve.server.http.v1 import CompletionEndpoint, PerInputEndpoint, TaskEndpoint
 from sruserve.server.tasks.completion_request import CompletionRequest
 from sruserve.server.tasks.requests import (
+    AnswerRequest,
     ClassifyRequest,
     EmbedRequest,
     EncodeRequest,
@@ -76,6 +78,14 @@ def regress(path: str, context: Context) -> TaskEndpoint[Any]:
     `steps_ahead`, also those of the steps to come.
     """
     return PerInputEndpoint(path, "reg", context.tasks.regress, context.tenants)
+
+
+def answer(path: str, context: Context) -> TaskEndpoint[Any]:
+    """Answer questions.
+
+    Find the answers to questions in a text: the spans of its words that score best.
+    """
+    return PerInputEndpoint(path, "ans", context.tasks.answer, context.tenants)
 
 
 def encode(path: str, context: Context) -> TaskEndpoint[Any]:
@@ -128,6 +138,7 @@ ROUTES: tuple[Route[Create], ...] = (
     _route(classify, ClassifyRequest, Reply(ClassifyReply)),
     _route(tag, TagRequest, Reply(TagReply), errors=LABELS),
     _route(regress, RegressRequest, Reply(RegressReply)),
+    _route(answer, AnswerRequest, Reply(AnswerReply)),
     _route(encode, EncodeRequest, Reply(EncodeReply)),
     _route(embeddings, EmbedRequest, Reply(EmbeddingReply)),
     _route(score, ScoreRequest, Reply(ScoreReply)),

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sruserve.server.kserve.answer import Answer
 from sruserve.server.kserve.datatypes import BYTES
 from sruserve.server.kserve.generate import Generate
 from sruserve.server.kserve.messages import RequestedOutput, Tensor
@@ -33,6 +34,8 @@ def task_of(served: ServedModel, tasks: Tasks) -> TensorTask:
             return Tag(served, tasks.tag, max_batch_size)
         case "regress":
             return Regress(served, tasks.regress, max_batch_size)
+        case "answer":
+            return Answer(tasks.answer, max_batch_size)
         case "encode":
             return Encode(served, tasks.encode, max_batch_size)
         case _:

@@ -3,25 +3,23 @@
 from collections.abc import Awaitable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from sruserve.server.auth import Spent
-from sruserve.server.engine.job import Job, JobKind, SequenceInput, Snapshot, StateOutput
-from sruserve.server.errors import InvalidRequest, Refused
-from sruserve.server.repository.encoding import Tokens, encode_input
+from sruserve.server.engine.job import Job, JobKind, SequenceInput, StateOutput
+from sruserve.server.errors import Refused
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.tasks.caller import Caller
 from sruserve.server.tasks.inputs import (
     INPUT_CHARACTERS,
     LONG_CHARACTERS,
     MAX_INLINE_STATES,
-    split_inputs,
 )
 from sruserve.server.tasks.limits import text_numbers
-from sruserve.server.tasks.requests import ChunkRequest
-from sruserve.server.tasks.task import Task, count_characters
+from sruserve.server.tasks.requests import Request
+from sruserve.server.tasks.task import Task
 
-Body = TypeVar("Body", bound=ChunkRequest)
+Body = TypeVar("Body", bound=Request)
 
 
 @dataclass(slots=True)
@@ -47,12 +45,7 @@ class Results:
 
 
 class PerInputTask(Task[Body]):
-    """One result for each input, in order. Subclasses define the results.
-
-    locates: the results have the places of the tokens in a text.
-    """
-
-    locates: ClassVar[bool] = False
+    """One result for each input, in order. Subclasses define the inputs and the results."""
 
     async def run(
         self, caller: Caller, request: Body, served: ServedModel, cost: int, *, ahead: int = 0
@@ -69,8 +62,7 @@ class PerInputTask(Task[Body]):
             numbers += self.numbers(request, served, item)
             if state_output is StateOutput.COPY:
                 numbers += text_numbers(item.word)
-            if item.start is not None:
-                cost += len(item.start.word) + len(item.start.held_back)
+            cost += self.added_bytes(item)
         results: list[Any] = [None] * len(items)
         job = Job(
             kind=self.kind(request, served),
@@ -80,6 +72,7 @@ class PerInputTask(Task[Body]):
             done=caller.loop.create_future(),
             state_output=state_output,
             raw_scores=self.wants_raw_scores(request),
+            n_best=self.n_best(request),
             input_bytes=cost,
             deadline=self.deadline(request),
             priority=served.tenant.priority(request.priority),
@@ -135,49 +128,7 @@ class PerInputTask(Task[Body]):
         self, caller: Caller, request: Body, served: ServedModel, cost: int
     ) -> Awaitable[Sequence[SequenceInput]]:
         """The inputs of the request with their states."""
-        return self._text_items(caller, request, served, cost)
-
-    async def _text_items(
-        self, caller: Caller, request: Body, served: ServedModel, cost: int
-    ) -> Sequence[SequenceInput]:
-        if request.input is None:
-            raise InvalidRequest("'input' is missing: send a text", param="input")
-        inputs = split_inputs(request.input, self.limits, "input")
-        starts = await self.starts(caller, request, served, len(inputs), cost)
-        if sum(count_characters(inputs, starts)) <= served.long_characters:
-            return [
-                self.text_item(request, served, content, start, None)
-                for content, start in zip(inputs, starts, strict=True)
-            ]
-
-        def read_slice(first: int, end: int, tokens: Tokens | None) -> list[SequenceInput]:
-            pairs = zip(inputs[first:end], starts[first:end], strict=True)
-            return [
-                self.text_item(request, served, content, start, tokens) for content, start in pairs
-            ]
-
-        return await self.read_inputs(
-            caller,
-            served,
-            inputs,
-            starts,
-            "input",
-            read_slice,
-            more=request.more,
-            locate=self.locates,
-        )
-
-    def text_item(
-        self,
-        request: Body,
-        served: ServedModel,
-        content: str | list[int],
-        start: Snapshot | None,
-        tokens: Tokens | None,
-    ) -> SequenceInput:
-        """The item of a text or a list of ids. tokens: of a long text, if they are read already."""
-        ids, word = encode_input(served, content, start, "input", request.more, tokens)
-        return SequenceInput(ids, start, word, request.more)
+        raise NotImplementedError
 
     def kind(self, request: Body, served: ServedModel) -> JobKind:
         """The kind of the job."""
@@ -187,6 +138,15 @@ class PerInputTask(Task[Body]):
         """Whether the results have the network's own scores instead of probabilities."""
         del request
         return False
+
+    def n_best(self, request: Body) -> int:
+        """The most answers in each result."""
+        del request
+        return 1
+
+    def added_bytes(self, item: SequenceInput) -> int:
+        """The bytes of an item that count in the queue beside those of the request."""
+        return 0 if item.start is None else len(item.start.word) + len(item.start.held_back)
 
     def numbers(self, request: Body, served: ServedModel, item: SequenceInput) -> int:
         """The approximate count of numbers in the result of one item, if there can be many."""

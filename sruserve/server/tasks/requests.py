@@ -9,10 +9,13 @@ T = TypeVar("T")
 # Validation of a list stops at its first error: millions of them would block the event loop.
 Listed = Annotated[list[T], Field(fail_fast=True)]
 Input = str | Listed[str] | Listed[int] | Listed[Listed[int]]
+Texts = str | Listed[str] | Listed[Listed[str]]
 State = str | Listed[str | None]
 
 INPUT_SHAPES = "a text, a list of texts, a list of token ids, or a list of such lists"
 INPUT = f"{INPUT_SHAPES.capitalize()}."
+
+MAX_ANSWERS = 128  # to one question
 
 EXPLAINED = "explained"  # the type of errors whose message is for the client as it is
 
@@ -155,6 +158,59 @@ class RegressRequest(SequenceRequest):
     def drop_read_fields(self) -> None:
         """Drop long fields that have been read: the steps ahead do not need them."""
         self.input = self.features = self.state = None
+
+
+class WordFeatures(BaseModel):
+    """What is known of the words of a context, and of its question: one entry for each word."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    lemmas: Listed[str] | None = Field(None, description="Lemma of each word of the context.")
+    question_lemmas: Listed[str] | None = Field(
+        None, description="Lemma of each word of the question."
+    )
+    pos: Listed[str] | None = Field(
+        None, description="Part-of-speech tag of each word of the context."
+    )
+    ner: Listed[str] | None = Field(
+        None, description="Named-entity tag of each word of the context."
+    )
+
+
+class AnswerRequest(Request):
+    """Questions, and the text to find the answers in."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"question": "Where does Ada live?", "context": "Ada lives in Lisbon."},
+                {
+                    "question": ["Who lives in Lisbon?", "Who lives in Porto?"],
+                    "context": "Ada lives in Lisbon. Ben lives in Porto.",
+                    "n_best": 3,
+                },
+            ]
+        }
+    )
+
+    question: Texts | None = Field(
+        None,
+        description="A question, or a list of questions. A list of words, in a list, is a question "
+        "that is split into words already.",
+    )
+    context: Texts | None = Field(
+        None,
+        description="The text that all questions are about, or a list with one for each question; "
+        "words as for `question`.",
+    )
+    n_best: int = Field(
+        1, ge=1, le=MAX_ANSWERS, description="Most answers to each question, the best ones first."
+    )
+    features: WordFeatures | Listed[WordFeatures] | None = Field(
+        None,
+        description="For models that need lemmas or tags: those of the words, or a list with those "
+        "of each question's words.",
+    )
 
 
 class EncodeRequest(SequenceRequest):

@@ -7,13 +7,13 @@ from sruserve.server.engine.job import JobKind, Scored, SequenceInput, Snapshot
 from sruserve.server.repository.encoding import Tokens, encode_input
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.tasks.inputs import sampler_key
-from sruserve.server.tasks.per_input import PerInputTask
+from sruserve.server.tasks.per_text import PerTextTask
 from sruserve.server.tasks.requests import ScoreRequest
 
 _LN_2 = log(2)
 
 
-class ScoreTask(PerInputTask[ScoreRequest]):
+class ScoreTask(PerTextTask[ScoreRequest]):
     """The log-likelihood of all tokens with a predecessor, also in bits."""
 
     name, schema = "generate", ScoreRequest

@@ -13,7 +13,7 @@ from sruserve.server.repository.encoding import Features, encode_features
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.tasks.caller import Caller
 from sruserve.server.tasks.inputs import INPUT_CHARACTERS, LONG_CHARACTERS, check_inputs
-from sruserve.server.tasks.per_input import PerInputTask
+from sruserve.server.tasks.per_text import PerTextTask
 from sruserve.server.tasks.requests import SequenceRequest
 
 Body = TypeVar("Body", bound=SequenceRequest)
@@ -21,7 +21,7 @@ Body = TypeVar("Body", bound=SequenceRequest)
 Batch = Features | list[list[list[float]]] | list[NDArray[np.float32]]
 
 
-class SequenceTask(PerInputTask[Body]):
+class SequenceTask(PerTextTask[Body]):
     """One result for each text, or for each sequence of features."""
 
     def items(

@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 from sruserve.server.repository.catalogue import Catalogue
+from sruserve.server.tasks.answer import AnswerTask
 from sruserve.server.tasks.classify import ClassifyTask
 from sruserve.server.tasks.complete import CompleteTask
 from sruserve.server.tasks.constraint_cache import ConstraintCache
@@ -22,6 +23,7 @@ class Tasks(NamedTuple):
     classify: ClassifyTask
     tag: TagTask
     regress: RegressTask
+    answer: AnswerTask
     encode: EncodeTask
     embed: EmbedTask
     score: ScoreTask
@@ -38,6 +40,7 @@ class Tasks(NamedTuple):
             ClassifyTask(catalogue, limits),
             TagTask(catalogue, limits),
             RegressTask(catalogue, limits),
+            AnswerTask(catalogue, limits),
             EncodeTask(catalogue, limits),
             EmbedTask(catalogue, limits),
             ScoreTask(catalogue, limits),
@@ -54,5 +57,7 @@ class Tasks(NamedTuple):
         """
         if name == self.score.name and reads_input:
             return self.score
-        tasks = (self.classify, self.tag, self.regress, self.encode, self.complete)
+        tasks = (
+            self.classify, self.tag, self.regress, self.answer, self.encode, self.complete
+        )  # fmt: skip
         return next(task for task in tasks if name in (task.name, *task.other_names))

@@ -13,7 +13,8 @@ from tests.support import random_config
 _LABELS = ("yes", "no", "maybe")
 _CLUSTERS: dict[str, Any] = {"size": 16, "cutoffs": (8, 20), "divide": 2}
 _ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "tanh", "sigmoid", "silu", "softplus", "elu")
-_BOTH_WAYS = ("sru", "srupp", "lrn", "lstm", "gru", "rnn")
+_BOTH_WAYS = ("sru", "srupp", "lrn", "qrnn", "lstm", "gru", "rnn")
+_ONE_WAY = ("srupp-in-chunks", "lrn-rms", "qrnn-window-2", "qrnn-no-gate")
 
 STACKS: dict[str, dict[str, Any]] = {
     **FORMS,
@@ -28,7 +29,7 @@ STACKS: dict[str, dict[str, Any]] = {
 BOTH_WAYS = {
     f"{form}-both-ways": {**options, "bidirectional": True, "window": None}
     for form, options in STACKS.items()
-    if form.split("-")[0] in _BOTH_WAYS and form not in ("srupp-in-chunks", "lrn-rms")
+    if form.split("-")[0] in _BOTH_WAYS and form not in _ONE_WAY
 }
 
 

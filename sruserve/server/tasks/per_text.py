@@ -1,0 +1,73 @@
+"""The base of tasks with a result for each text, or for its next chunk."""
+
+from collections.abc import Awaitable, Sequence
+from typing import ClassVar, TypeVar
+
+from sruserve.server.engine.job import SequenceInput, Snapshot
+from sruserve.server.errors import InvalidRequest
+from sruserve.server.repository.encoding import Tokens, encode_input
+from sruserve.server.repository.served_model import ServedModel
+from sruserve.server.tasks.caller import Caller
+from sruserve.server.tasks.inputs import split_inputs
+from sruserve.server.tasks.per_input import PerInputTask
+from sruserve.server.tasks.requests import ChunkRequest
+from sruserve.server.tasks.task import count_characters
+
+Chunk = TypeVar("Chunk", bound=ChunkRequest)
+
+
+class PerTextTask(PerInputTask[Chunk]):
+    """One result for each text or list of ids.
+
+    locates: the results have the places of the tokens in a text.
+    """
+
+    locates: ClassVar[bool] = False
+
+    def items(
+        self, caller: Caller, request: Chunk, served: ServedModel, cost: int
+    ) -> Awaitable[Sequence[SequenceInput]]:
+        """The inputs of the request with their states."""
+        return self._text_items(caller, request, served, cost)
+
+    async def _text_items(
+        self, caller: Caller, request: Chunk, served: ServedModel, cost: int
+    ) -> Sequence[SequenceInput]:
+        if request.input is None:
+            raise InvalidRequest("'input' is missing: send a text", param="input")
+        inputs = split_inputs(request.input, self.limits, "input")
+        starts = await self.starts(caller, request, served, len(inputs), cost)
+        if sum(count_characters(inputs, starts)) <= served.long_characters:
+            return [
+                self.text_item(request, served, content, start, None)
+                for content, start in zip(inputs, starts, strict=True)
+            ]
+
+        def read_slice(first: int, end: int, tokens: Tokens | None) -> list[SequenceInput]:
+            pairs = zip(inputs[first:end], starts[first:end], strict=True)
+            return [
+                self.text_item(request, served, content, start, tokens) for content, start in pairs
+            ]
+
+        return await self.read_inputs(
+            caller,
+            served,
+            inputs,
+            starts,
+            "input",
+            read_slice,
+            more=request.more,
+            locate=self.locates,
+        )
+
+    def text_item(
+        self,
+        request: Chunk,
+        served: ServedModel,
+        content: str | list[int],
+        start: Snapshot | None,
+        tokens: Tokens | None,
+    ) -> SequenceInput:
+        """The item of a text or a list of ids. tokens: of a long text, if they are read already."""
+        ids, word = encode_input(served, content, start, "input", request.more, tokens)
+        return SequenceInput(ids, start, word, request.more)
