@@ -59,7 +59,7 @@ def answers(
         save_reader(folder / "uncased", uncased=True, inputs=("words", "features")),
         save_reader(folder / "tagged", **TAGGED),
     ]
-    limits = {"max_inputs": 9, "max_batch_tokens": 300, "max_input_bytes": 4000}
+    limits = {"max_inputs": 9, "max_batch_tokens": 300, "max_input_bytes": 5000}
     with serve(model_folders=served, grpc_port=0, **limits) as (client, application):
         client.headers["grpc-address"] = grpc_address(application)
         yield client
@@ -176,8 +176,9 @@ def test_a_context_of_many_questions_is_split_and_described_once(
         ({"question": "a " * 513}, "input_too_long", "question"),
         ({"context": "a " * 300}, "input_too_long", None),
         ({"context": [["a"] * 301]}, "input_too_long", None),
-        ({"context": "a" * (4 << 10)}, "input_too_long", "context"),
-        ({"context": [["a", "b" * (4 << 10)]]}, "input_too_long", "context"),
+        ({"context": "a" * 5001}, "input_too_long", "context"),
+        ({"context": [["a", "b" * 5000]]}, "input_too_long", "context"),
+        ({"context": [["a", "b" * 4097]]}, "invalid_text", "context"),
         ({"n_best": 0}, "invalid_request", "n_best"),
         ({"n_best": 129}, "invalid_request", "n_best"),
         ({"n_best": "2"}, "invalid_request", "n_best"),
@@ -207,6 +208,32 @@ def test_what_is_no_question_about_a_context(
 ) -> None:
     reply = answers.post("/v1/answer", json=BODY | body)
     refusal(reply, 422, code, param)
+
+
+def test_a_reply_counts_what_is_between_the_words_of_its_answers(answers: httpx.Client) -> None:
+    body: dict[str, Any] = BODY | {
+        "context": (" " * 263).join("abcdefghijklmnop"),
+        "question": ["Who?"] * 9,
+    }
+    assert answers.post("/v1/answer", json=body).status_code == 200
+    body["n_best"] = 128
+    message = refusal(answers.post("/v1/answer", json=body), 422, "input_too_long")
+    assert "numbers" in message
+
+
+def test_texts_of_too_many_words_are_refused_before_the_others_are_split(
+    answers: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    split: list[str] = []
+
+    def count(served: Any, text: str, *more: Any) -> Any:
+        split.append(text)
+        return locate_input(served, text, *more)
+
+    monkeypatch.setattr("sruserve.server.tasks.answer.locate_input", count)
+    body = BODY | {"question": ["Who?"] * 9, "context": ["a " * 301] * 9}
+    refusal(answers.post("/v1/answer", json=body), 422, "input_too_long")
+    assert len(split) == 1
 
 
 @pytest.mark.parametrize(

@@ -162,8 +162,11 @@ class Words:
         """Return the id of each word as a whole, (words); raises `TextError`.
 
         A word is put through the normalizers, and not split. A word without an entry has the id of
-        unknown words.
+        unknown words. Long words are refused: normalizers block all other threads meanwhile.
         """
+        limit = min(_LONG, self._longest)
+        if (longest := max(map(len, words), default=0)) > limit:
+            raise TextError(f"a word has {longest:,} characters and may have {limit:,}; shorten it")
         normalizer, number = self._tokenizer.normalizer, self._tokenizer.token_to_id
         unknown = number(getattr(self._tokenizer.model, "unk_token", None) or "")
         ids: dict[str, int] = {}

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+import numpy as np
+
 from sruserve.model.errors import TextError
 from sruserve.model.reader.config import COLUMNS, ReaderConfig
 from sruserve.model.reader.words import Document
@@ -16,7 +18,7 @@ from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.tasks.annotations import Annotations, annotations_of
 from sruserve.server.tasks.caller import Caller
 from sruserve.server.tasks.inputs import LONG_CHARACTERS, check_inputs
-from sruserve.server.tasks.limits import text_numbers
+from sruserve.server.tasks.limits import bytes_numbers
 from sruserve.server.tasks.per_input import PerInputTask
 from sruserve.server.tasks.requests import AnswerRequest, Texts
 
@@ -29,21 +31,32 @@ ROW_BYTES = 4 * len(COLUMNS)
 class Passage:
     """A text that is split into words.
 
-    text: the text; None: it came as words. words: its words. ids: (words).
-    places: (words, 2), the begin and end of each word; None without a text.
+    text: as it was sent, or its words with spaces between. words: its words. ids: (words).
+    places: (words, 2), the begin and end of each word in the text. in_words: it came as words.
     """
 
-    text: str | None
+    text: str
     words: Sequence[str]
     ids: Ids
-    places: Ids | None
+    places: Ids
+    in_words: bool
 
     def span(self, first: int, last: int) -> dict[str, Any]:
         """The place of words in a reply."""
-        if self.text is None or self.places is None:
-            return {"text": " ".join(self.words[first : last + 1]), "start": first, "end": last + 1}
         start, end = int(self.places[first, 0]), int(self.places[last, 1])
-        return {"text": self.text[start:end], "start": start, "end": end}
+        text = self.text[start:end]
+        start, end = (first, last + 1) if self.in_words else (start, end)
+        return {"text": text, "start": start, "end": end}
+
+    def span_numbers(self, max_words: int) -> int:
+        """The numbers in a reply that take as many bytes as its longest span, about.
+
+        What is between words counts, too: white space may have any length.
+        """
+        others = min(max_words, len(self.places)) - 1
+        begins, ends = self.places[: len(self.places) - others, 0], self.places[others:, 1]
+        characters = int((ends - begins).max())
+        return bytes_numbers(characters) if self.text.isascii() else characters
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,10 +80,9 @@ class AnswerTask(PerInputTask[AnswerRequest]):
 
     def numbers(self, request: AnswerRequest, served: ServedModel, item: SequenceInput) -> int:
         assert isinstance(item, Pair)
-        longest = max(map(len, item.document.words)) * _reader(served).max_answer_words
-        text = item.document.text
-        size = longest if text is None else min(text_numbers(text), longest)
-        return request.n_best * (_NUMBERS + size)
+        document, max_words = item.document, _reader(served).max_answer_words
+        answers = min(request.n_best, len(document.words) * max_words)
+        return answers * (_NUMBERS + document.span_numbers(max_words))
 
     def added_bytes(self, item: SequenceInput) -> int:
         return item.inputs.nbytes
@@ -82,7 +94,7 @@ class AnswerTask(PerInputTask[AnswerRequest]):
         questions = _listed(request.question, "question")
         contexts = _listed(request.context, "context")
         for field, inputs in (("question", questions), ("context", contexts)):
-            self._check(served, field, inputs)
+            self._check(field, inputs)
         if len(contexts) not in (1, len(questions)):
             raise InvalidRequest(
                 f"'context' has {len(contexts)} entries and 'question' has {len(questions)}: send "
@@ -92,7 +104,7 @@ class AnswerTask(PerInputTask[AnswerRequest]):
         annotations = annotations_of(request.features, len(questions), _reader(served), served.name)
         documents = await self._passages(caller, served, contexts, "context")
         asked = await self._passages(caller, served, questions, "question")
-        self._check_words(served, documents, asked)
+        self._check_pairs(served, documents, asked)
 
         def pair() -> Sequence[SequenceInput]:
             return _pairs(_reader(served), documents, asked, annotations)
@@ -101,16 +113,14 @@ class AnswerTask(PerInputTask[AnswerRequest]):
         size = words * max(1, len(asked) // len(documents))
         return await offload(size > LONG_CHARACTERS, pair, cost=size, caller=caller)
 
-    def _check(self, served: ServedModel, field: str, inputs: Sequence[str | list[str]]) -> None:
+    def _check(self, field: str, inputs: Sequence[str | list[str]]) -> None:
         """Raise if a field has no entry, too many, or one that is too long."""
         if not inputs:
             raise EmptyInput(f"'{field}' is an empty list; send at least one text", param=field)
         check_inputs(len(inputs), self.limits, field)
         for content in inputs:
-            if not isinstance(content, str):
-                served.engine.check_steps(len(content))
-            elif 4 * len(content) <= self.limits.input_bytes:  # a character has up to four bytes
-                continue
+            if isinstance(content, str) and 4 * len(content) <= self.limits.input_bytes:
+                continue  # a character has up to four bytes
             texts = [content] if isinstance(content, str) else content
             size = sum(len(text.encode()) for text in texts)
             if size > self.limits.input_bytes:
@@ -126,8 +136,16 @@ class AnswerTask(PerInputTask[AnswerRequest]):
     ) -> list[Passage]:
         """Split texts into words, each text once."""
 
+        words = 0
+
         def read_slice(first: int, end: int, tokens: Tokens | None) -> list[Passage]:
-            return [_passage(served, content, field, tokens) for content in inputs[first:end]]
+            nonlocal words
+            passages = []
+            for content in inputs[first:end]:
+                passages.append(_passage(served, content, field, tokens))
+                words += len(passages[-1].words)
+                self._check_size(words)
+            return passages
 
         # Only texts have parts; a list of words is read as a whole, as one of ids is.
         contents = cast("Sequence[str | list[int]]", inputs)
@@ -135,27 +153,25 @@ class AnswerTask(PerInputTask[AnswerRequest]):
             caller, served, contents, [None] * len(inputs), field, read_slice, locate=True
         )
 
-    def _check_words(
+    def _check_pairs(
         self, served: ServedModel, documents: Sequence[Passage], asked: Sequence[Passage]
     ) -> None:
-        """Raise if a question, a pair or all pairs together have too many words."""
-        longest = max(len(question.words) for question in asked)
-        if longest > MAX_QUESTION_WORDS:
-            raise InputTooLong(
-                f"a question has {longest} words and may have {MAX_QUESTION_WORDS}; shorten it",
-                param="question",
-            )
+        """Raise if a pair or all pairs together have too many words."""
         words = 0
         for i, question in enumerate(asked):
             document = documents[i if len(documents) > 1 else 0]
             size = len(document.words) + len(question.words)
             served.engine.check_steps(size)
             words += size
+        self._check_size(words)
+
+    def _check_size(self, words: int) -> None:
+        """Raise if the pairs of a request have too many words."""
         if words * ROW_BYTES > self.limits.body_bytes:
             raise InputTooLong(
-                f"all pairs of a question and its context have {words} words together and may "
-                f"have {self.limits.body_bytes // ROW_BYTES}; send fewer questions, or ask the "
-                "operator to raise SRUSERVE_MAX_BODY_BYTES",
+                f"all pairs of a question and its context have {words} words together or more, "
+                f"and may have {self.limits.body_bytes // ROW_BYTES}; send fewer questions, or ask "
+                "the operator to raise SRUSERVE_MAX_BODY_BYTES",
                 param="question",
             )
 
@@ -187,13 +203,33 @@ def _passage(
     """One text or list of words; raises `EmptyInput` if it has no words."""
     if isinstance(content, str):
         ids, places, _ = locate_input(served, content, None, field, False, tokens)
+        _check_words(served, len(ids), field)
         words = [content[start:end] for start, end in places.tolist()]
-        passage = Passage(content, words, ids, places)
+        passage = Passage(content, words, ids, places, False)
     else:
-        passage = Passage(None, content, _looked_up(served, content, field), None)
+        _check_words(served, len(content), field)
+        ids = _looked_up(served, content, field)
+        passage = Passage(" ".join(content), content, ids, _places(content), True)
     if not len(passage.ids):
         raise EmptyInput(f"'{field}' has an entry without words; send some text", param=field)
     return passage
+
+
+def _check_words(served: ServedModel, words: int, field: str) -> None:
+    """Raise `InputTooLong` for more words than a question, or any text, may have."""
+    if field == "question" and words > MAX_QUESTION_WORDS:
+        raise InputTooLong(
+            f"a question has {words} words and may have {MAX_QUESTION_WORDS}; shorten it",
+            param=field,
+        )
+    served.engine.check_steps(words)
+
+
+def _places(words: list[str]) -> Ids:
+    """Where each word is in the text of all of them with spaces between, (words, 2)."""
+    lengths = np.array([len(word) for word in words], np.int64)
+    ends = (lengths + 1).cumsum() - 1
+    return np.stack([ends - lengths, ends], 1)
 
 
 def _looked_up(served: ServedModel, words: list[str], field: str) -> Ids:

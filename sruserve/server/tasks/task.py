@@ -153,10 +153,17 @@ def count_characters(
     """The characters or ids of inputs, and the characters that the states before them carry."""
     size = carried = 0
     for content, start in zip(inputs, starts, strict=True):
-        size += len(content) + INPUT_CHARACTERS
+        size += _size(content) + INPUT_CHARACTERS
         if start is not None:
             carried += len(start.word) + len(start.held_back)
     return size, carried
+
+
+def _size(content: str | list[int] | list[str]) -> int:
+    """The characters of a text, or of the words that it is split into, or the number of ids."""
+    if isinstance(content, list) and content and isinstance(content[0], str):
+        return len(content) + sum(map(len, content))
+    return len(content)
 
 
 def _turns(
@@ -168,10 +175,11 @@ def _turns(
     """
     first = size = 0
     for index, (content, start) in enumerate(zip(inputs, starts, strict=True)):
-        if first < index and len(content) > _TURN:
+        characters = _size(content)
+        if first < index and characters > _TURN:
             yield first, index, size
             first, size = index, 0
-        size += len(content) + INPUT_CHARACTERS
+        size += characters + INPUT_CHARACTERS
         if start is not None:
             size += len(start.word) + len(start.held_back)
         if size >= _TURN or index + 1 == len(inputs):
