@@ -11,9 +11,10 @@ import typer
 from sruserve import __version__, cli_export
 from sruserve.cli_check import check
 from sruserve.cli_compress import compress, decompress
-from sruserve.cli_models import import_, inspect, verify
+from sruserve.cli_models import import_, inspect
 from sruserve.cli_run import run as run_lines
 from sruserve.cli_shared import fail, show_error
+from sruserve.cli_verify import verify
 from sruserve.model.names import DType
 
 app = typer.Typer(

@@ -51,9 +51,15 @@ def architecture(rnn: StackConfig, task: Task) -> str:
 
 
 class _Format(BaseModel):
-    """The only field of `config.json` that every version of this package understands."""
+    """The only fields of `config.json` that every version of this package understands."""
 
     format_version: PositiveInt = Field(1, description="Format of the file; absent means 1.")
+    task: Any = None
+
+
+def is_translation(content: bytes) -> bool:
+    """Whether a `config.json` describes a translation system; raises pydantic's error."""
+    return bool(_Format.model_validate_json(content).task == "translate")
 
 
 class ModelConfig(BaseModel):
@@ -232,25 +238,39 @@ class ModelConfig(BaseModel):
 
 def read_config(path: Path) -> ModelConfig:
     """Read `config.json`, or raise `ConfigError` that names every invalid field."""
+    return parse_config(read_config_file(path), path)
+
+
+def read_config_file(path: Path) -> bytes:
+    """Return the content of a `config.json`, or raise `ConfigError`."""
     try:
-        content = read_regular(path, _LARGEST_FILE)
+        return read_regular(path, _LARGEST_FILE)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
-    return parse_config(content, path)
 
 
 def parse_config(content: bytes, source: object) -> ModelConfig:
     """Parse a `config.json`; `source` is its name in errors. Raises `ConfigError`."""
     try:
-        version = _Format.model_validate_json(content).format_version
-        if version > FORMAT_VERSION:
+        check_format(content, source)
+        if is_translation(content):
             raise ConfigError(
-                f"{source} was written by a newer sruserve (format version {version}; this one "
-                f"reads up to {FORMAT_VERSION}): upgrade sruserve"
+                f"{source} describes a translation system (task translate), which this command "
+                "does not take: serve it, or use `sruserve inspect`"
             )
         return ModelConfig.model_validate_json(content)
     except ValidationError as error:
         raise ConfigError(f"{source} is not a valid config: {explain(error)}") from error
+
+
+def check_format(content: bytes, source: object) -> None:
+    """Raise `ConfigError` for a `config.json` of a newer version, or pydantic's error."""
+    version = _Format.model_validate_json(content).format_version
+    if version > FORMAT_VERSION:
+        raise ConfigError(
+            f"{source} was written by a newer sruserve (format version {version}; this one "
+            f"reads up to {FORMAT_VERSION}): upgrade sruserve"
+        )
 
 
 def explain(error: ValidationError) -> str:

@@ -1,15 +1,9 @@
 """A model folder: `config.json`, `model.safetensors` and the vocabulary; load, save, digest."""
 
-import hashlib
-import json
-import os
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import prod
 from pathlib import Path
-from types import MappingProxyType
 
 import torch
 from safetensors import SafetensorError
@@ -20,13 +14,23 @@ from sruserve.kernels.devices import CPU
 from sruserve.model.atomic_dir import replace_directory
 from sruserve.model.config import ModelConfig, read_config
 from sruserve.model.errors import (
-    CheckpointError,
-    ConfigError,
     DTypeError,
     FolderError,
     ModelError,
 )
 from sruserve.model.files import MAX_TEXT_BYTES, read_regular
+from sruserve.model.folder_files import (
+    CASE_FILE,
+    PRESETS_FILE,
+    WEIGHTS_FILE,
+    check_destination,
+    check_tensors,
+    located,
+    model_digest,
+    read_weights,
+    resolved,
+    write_files,
+)
 from sruserve.model.network import Network, network_shapes
 from sruserve.model.quantized import (
     restored_tensors,
@@ -37,15 +41,9 @@ from sruserve.model.quantized import (
 from sruserve.model.runtime import Runtime
 from sruserve.model.text.codec import BYTES_FILE, WORDS_FILE, Codec, make_codec
 from sruserve.model.text.tokenizer_trial import check_tokenizer
-from sruserve.model.versions import CONFIG_FILE, ONNX_FILE, is_onnx, newest
-from sruserve.model.weights import read_tensors
+from sruserve.model.versions import CONFIG_FILE
 
-WEIGHTS_FILE, PRESETS_FILE = "model.safetensors", "presets.json"
-CASE_FILE = "case.safetensors"  # inputs, and the answers of the module that was saved
-_FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
-_WIDEST_BYTES = 8  # of a float
 _LARGEST_BYTES_FILE = 64 << 10  # in bytes; it has 256 small numbers at most
-_FILES = {CONFIG_FILE, WEIGHTS_FILE, WORDS_FILE, BYTES_FILE, PRESETS_FILE, CASE_FILE}
 
 
 @dataclass(frozen=True)
@@ -115,29 +113,10 @@ def read_folder(path: Path) -> FolderContents:
 
     Raises `FolderError`, `ConfigError` or `CheckpointError`. Nothing is unpickled.
     """
-    path = _resolved(path)
-    try:
-        if not path.is_dir():
-            what = "is not a folder" if path.exists() else "does not exist"
-            raise FolderError(f"{path} {what}; create model folders with `sruserve import`")
-        with suppress(FileNotFoundError):
-            (path / CONFIG_FILE).lstat()
-        version, path = newest(path)
-    except PermissionError as error:
-        raise FolderError(f"cannot read {path}: {error.strerror}") from error
-    if not os.path.lexists(path / CONFIG_FILE):
-        if is_onnx(path):
-            raise ConfigError(
-                f"{path} is an exported model: it has {ONNX_FILE}, and no {CONFIG_FILE} and "
-                "weights; name the folder that was exported"
-            )
-        raise ConfigError(
-            f"{path} is not a model folder: it has neither {CONFIG_FILE} nor {ONNX_FILE}, and no "
-            "numeric folder that has one of these; create model folders with `sruserve import`"
-        )
+    version, path = located(path)
     config = read_config(path / CONFIG_FILE)
     shapes, source = stored_shapes(config), str(path / WEIGHTS_FILE)
-    stored, recorded = _read_weights(path / WEIGHTS_FILE, shapes)
+    stored, recorded = read_weights(path / WEIGHTS_FILE, shapes)
     check_tensors(stored, shapes, source, stored_dtypes(config))
     tensors = restored_tensors(config, stored, source)
     vocabulary = _read_vocabulary(path)
@@ -166,7 +145,7 @@ def load_model(
 
     Raises `DTypeError`, and every error of `read_folder`.
     """
-    name = _resolved(path).name
+    name = resolved(path).name
     folder = read_folder(path)
     config, tensors, path = folder.config, folder.tensors, folder.path
     compute = compute_dtype(config, dtype, device)
@@ -214,7 +193,7 @@ def save_model(
 
     Raises `FolderError` if `path` is anything else, and every error of `load_model`.
     """
-    path = _resolved(path)
+    path = resolved(path)
     try:
         check_destination(path)
     except PermissionError as error:
@@ -223,7 +202,7 @@ def save_model(
     stored = stored_tensors(config, tensors)
     try:
         with replace_directory(path) as new:
-            _write(new, config, stored, vocabulary or {})
+            write_files(new, config, stored, vocabulary or {})
             if case is not None:
                 save_file(dict(case), new / CASE_FILE)
                 (new / CASE_FILE).chmod((new / CONFIG_FILE).stat().st_mode)
@@ -239,122 +218,6 @@ def save_model(
                 raise type(error)(str(error).replace(str(new), str(path))) from error
     except (OSError, SafetensorError) as error:
         raise FolderError(f"cannot write {path}: {error}") from error
-
-
-def check_destination(path: Path) -> None:
-    """Raise `FolderError` unless `path` does not exist, or is an empty folder or a model folder."""
-    if not path.exists():
-        return
-    if not path.is_dir():
-        raise FolderError(f"{path} is a file; choose a folder to write")
-    names = {entry.name for entry in path.iterdir()}
-    if not names:
-        return
-    refusal = "is not empty and not a model folder, so it is not replaced; choose another folder"
-    if CONFIG_FILE not in names:
-        raise FolderError(f"{path} {refusal}")
-    if names - _FILES:
-        raise FolderError(f"{path} {refusal}: it holds {', '.join(sorted(names - _FILES)[:5])}")
-    try:
-        read_config(path / CONFIG_FILE)
-    except ConfigError as error:
-        raise FolderError(f"{path} {refusal}: {error}") from error
-
-
-def check_tensors(
-    tensors: Mapping[str, Tensor],
-    expected: Mapping[str, tuple[int, ...]],
-    source: str,
-    dtypes: Mapping[str, torch.dtype] = MappingProxyType({}),
-) -> None:
-    """Raise `CheckpointError` that names every missing, extra, misshapen or mistyped tensor.
-
-    dtypes: of the tensors that have one of their own; the others hold any floats.
-    """
-    wrong = [f"{name} is missing" for name in expected if name not in tensors]
-    for name, tensor in tensors.items():
-        if name not in expected:
-            wrong.append(f"{name if len(name) <= 80 else name[:79] + '…'} is not expected")
-        elif tuple(tensor.shape) != expected[name]:
-            wrong.append(f"{name} has shape {list(tensor.shape)}, not {list(expected[name])}")
-        elif name in dtypes and tensor.dtype is not dtypes[name]:
-            wrong.append(f"{name} holds {tensor.dtype}, not {dtypes[name]}")
-        elif name not in dtypes and tensor.dtype not in _FLOATS:
-            wrong.append(f"{name} holds {tensor.dtype}, not floats")
-    if wrong:
-        shown = "; ".join(wrong[:12]) + (f"; and {len(wrong) - 12} more" if len(wrong) > 12 else "")
-        raise CheckpointError(f"{source} does not fit the network's description: {shown}")
-
-
-def model_digest(
-    config: ModelConfig, tensors: Mapping[str, Tensor], vocabulary: Mapping[str, bytes]
-) -> str:
-    """Return the SHA-256, in hex, of everything that determines a model's results.
-
-    vocabulary: contents by file name.
-    """
-    maths = set(ModelConfig.model_fields) - {"architectures", "dtype", "id2label"}
-    described = config.model_dump(mode="json", include=maths, exclude_defaults=True)
-    digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode())
-    for name in sorted(tensors):
-        tensor = tensors[name].contiguous()
-        digest.update(f"\0{name}\0{tensor.dtype}\0{list(tensor.shape)}\0".encode())
-        digest.update(tensor.view(-1).view(torch.uint8).numpy().data)
-    for name in (WORDS_FILE, BYTES_FILE):
-        if name in vocabulary:
-            digest.update(f"\0{name}\0".encode() + vocabulary[name])
-    return digest.hexdigest()
-
-
-def _resolved(path: Path) -> Path:
-    """Return the path without symbolic links, or raise `FolderError` if they form a loop."""
-    try:
-        return path.resolve()
-    except (OSError, RuntimeError, ValueError) as error:  # a loop; a NUL byte
-        raise FolderError(f"cannot resolve {path}: {error}") from error
-
-
-def _unshared(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return contiguous tensors without shared memory, which the file format cannot express."""
-    own: dict[str, Tensor] = {}
-    seen: set[int] = set()
-    for name, tensor in tensors.items():
-        own[name] = tensor.contiguous()
-        if own[name].untyped_storage().data_ptr() in seen:
-            own[name] = own[name].clone()
-        seen.add(own[name].untyped_storage().data_ptr())
-    return own
-
-
-def _write(
-    folder: Path,
-    config: ModelConfig,
-    tensors: Mapping[str, Tensor],
-    vocabulary: Mapping[str, bytes],
-) -> None:
-    """Fill an empty folder."""
-    for name, content in vocabulary.items():
-        (folder / name).write_bytes(content)
-    (folder / CONFIG_FILE).write_text(config.model_dump_json(indent=2, exclude_none=True) + "\n")
-    weights = _unshared(tensors)
-    digest = model_digest(config, weights, vocabulary)
-    save_file(weights, folder / WEIGHTS_FILE, {"format": "pt", "digest": digest})
-    # The library lets only the owner read the file, but a server often runs as another user.
-    (folder / WEIGHTS_FILE).chmod((folder / CONFIG_FILE).stat().st_mode)
-
-
-def _read_weights(
-    path: Path, shapes: Mapping[str, tuple[int, ...]]
-) -> tuple[dict[str, Tensor], str | None]:
-    """Return the tensors of a safetensors file and the digest in its metadata."""
-    max_bytes = _WIDEST_BYTES * sum(prod(shape) for shape in shapes.values())
-    try:
-        tensors, metadata = read_tensors(path, max_bytes)
-    except OSError as error:
-        raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from error
-    except SafetensorError as error:
-        raise CheckpointError(f"cannot read {path}: {error}") from error
-    return tensors, metadata.get("digest")
 
 
 def _read_vocabulary(folder: Path) -> dict[str, bytes]:

@@ -3,4 +3,5 @@
 from typing import Literal
 
 Task = Literal["classify", "pair", "tag", "regress", "generate", "encode"]
+ImportTask = Literal["classify", "pair", "tag", "regress", "generate", "encode", "translate"]
 DType = Literal["float32", "bfloat16", "float16"]

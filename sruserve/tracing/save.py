@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from sruserve.model.errors import OptionError
-from sruserve.model.folder import Model, check_destination, save_model
+from sruserve.model.folder import Model, save_model
+from sruserve.model.folder_files import check_destination
 from sruserve.model.heads.config import Pooling
 from sruserve.model.names import Task
 from sruserve.tracing import answers

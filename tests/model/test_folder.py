@@ -16,7 +16,8 @@ from sruserve.model.errors import (
     FolderError,
     ModelError,
 )
-from sruserve.model.folder import compute_dtype, load_model, model_digest, save_model
+from sruserve.model.folder import compute_dtype, load_model, save_model
+from sruserve.model.folder_files import model_digest
 from sruserve.model.heads.config import HeadConfig
 from sruserve.model.names import Task
 from tests.support import PRINTABLE, random_config, random_tensors, save_random_model

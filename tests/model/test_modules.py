@@ -327,7 +327,7 @@ def test_digests_tell_layers_apart() -> None:
             "classify", labels=LABELS, head=HeadConfig.model_validate({"layers": layers})
         )
 
-    from sruserve.model.folder import model_digest
+    from sruserve.model.folder_files import model_digest
 
     kinds = [{"type": "activation", "function": name} for name in ("relu", "tanh")]
     digests = {model_digest(digest(kind), {}, {}) for kind in kinds}

@@ -17,7 +17,8 @@ from sruserve.model import inspect
 from sruserve.model.config import ModelConfig
 from sruserve.model.embeddings import EmbeddingConfig
 from sruserve.model.errors import CheckpointError, ConfigError, FolderError
-from sruserve.model.folder import Model, load_model, model_digest, read_folder, save_model
+from sruserve.model.folder import Model, load_model, read_folder, save_model
+from sruserve.model.folder_files import model_digest
 from sruserve.model.heads.config import HeadConfig
 from sruserve.model.inspect import facts
 from sruserve.model.network import Network

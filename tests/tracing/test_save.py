@@ -23,7 +23,8 @@ import sruserve
 from sruserve.cli import app
 from sruserve.kernels import single
 from sruserve.model.errors import FolderError, OptionError
-from sruserve.model.folder import CASE_FILE, load_model
+from sruserve.model.folder import load_model
+from sruserve.model.folder_files import CASE_FILE
 from sruserve.model.heads.config import Pooling
 from sruserve.tracing import save as save_file_module
 from sruserve.tracing.errors import DifferentAnswers, TracingError

@@ -14,7 +14,8 @@ from sruserve.export.onnx.network import GraphKind, GraphMaker
 from sruserve.model.atomic_dir import replace_directory
 from sruserve.model.atomic_file import new_file
 from sruserve.model.files import read_regular
-from sruserve.model.folder import PRESETS_FILE, FolderContents, read_folder
+from sruserve.model.folder import FolderContents, read_folder
+from sruserve.model.folder_files import PRESETS_FILE
 from sruserve.model.network import Network
 from sruserve.model.versions import ONNX_FILE, STEP_FILE
 

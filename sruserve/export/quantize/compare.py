@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from sruserve.export.quantize.texts import HeldOut, LabelledText, encode
-from sruserve.model.folder import WEIGHTS_FILE, Model
+from sruserve.model.folder import Model
+from sruserve.model.folder_files import WEIGHTS_FILE
 from sruserve.model.verification.answers import outputs
 
 _PIECE = 4096  # ids of a long text that are scored at a time

@@ -13,6 +13,8 @@
 
 #include "attention.h"
 
+#include "decoder_attention.h"
+
 #undef SET
 #undef LANES
 #undef TARGET

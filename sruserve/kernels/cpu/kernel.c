@@ -44,7 +44,7 @@ struct scan {
 
 _Static_assert(sizeof(struct scan) == 24 * 8, "Python packs 24 fields of 8 bytes");
 
-enum { OK, BAD_OFFSETS, BAD_ROW, BAD_COLUMN, BAD_COUNT, NO_MEMORY, BAD_WORK, BAD_ID };
+enum { OK, BAD_OFFSETS, BAD_ROW, BAD_COLUMN, BAD_COUNT, NO_MEMORY, BAD_WORK, BAD_ID, BAD_KEY };
 
 /* One sequence and one run of channels, from the first step in its direction of time. */
 struct walk {
@@ -289,12 +289,15 @@ EXPORT int sru_scan(const struct scan *s) {
 
 #include "attention_call.h"
 
+#include "decoder_attention_call.h"
+
 /* The sizes by which Python packs its arguments, and the number of kinds; a library of another
  * version has other ones. */
 EXPORT const int64_t *sru_version(void) {
     static const int64_t version[] = {sizeof(struct scan), sizeof(struct gated),
                                       sizeof(struct attention), sizeof(struct matrix_call),
                                       sizeof(struct layer), sizeof(struct stack),
-                                      sizeof(struct integer_call), GROUP, KINDS};
+                                      sizeof(struct integer_call),
+                                      sizeof(struct decoder_attention), GROUP, KINDS};
     return version;
 }

@@ -21,6 +21,16 @@ MATRIX = struct.Struct("=8q")
 LAYER = struct.Struct("=10q" + 3 * "3qd" + "10q2d")
 STACK = struct.Struct("=21q")
 INTEGER = struct.Struct("=12q")
+DECODER_ATTENTION = struct.Struct("=18qd")
+_CALLS = (
+    "scan",
+    "gated",
+    "attention",
+    "product",
+    "stack",
+    "integer_product",
+    "decoder_attention",
+)
 _ERRORS: dict[int, tuple[type[Exception], str]] = {
     1: (ValueError, "offsets must start at 0, never fall, and end within the rows"),
     2: (IndexError, "source and target must be rows of states, or -1"),
@@ -29,6 +39,7 @@ _ERRORS: dict[int, tuple[type[Exception], str]] = {
     5: (MemoryError, "not enough memory for the attention scores of a window"),
     6: (ValueError, "the work memory is too small for the call"),
     7: (IndexError, "an id must be a row of the embedding"),
+    8: (IndexError, "a query's keys must be rows of its table, and fit into shares"),
 }
 
 
@@ -41,13 +52,13 @@ def _load() -> ctypes.CDLL | None:
     try:
         library = ctypes.CDLL(str(path))
         library.sru_version.restype = ctypes.POINTER(ctypes.c_int64)
-        packed = (SCAN, GATED, ATTENTION, MATRIX, LAYER, STACK, INTEGER)
+        packed = (SCAN, GATED, ATTENTION, MATRIX, LAYER, STACK, INTEGER, DECODER_ATTENTION)
         version = (*(arguments.size for arguments in packed), GROUP, len(Kind))
         if tuple(library.sru_version()[: len(version)]) != version:
             return None
     except (OSError, AttributeError):  # built for another machine or another version
         return None
-    for name in ("scan", "gated", "attention", "product", "stack", "integer_product"):
+    for name in _CALLS:
         getattr(library, f"sru_{name}").argtypes = [ctypes.c_char_p]
     library.sru_instruction_set.restype = ctypes.c_char_p
     library.sru_use_instruction_set.argtypes = [ctypes.c_char_p]

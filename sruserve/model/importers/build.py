@@ -16,7 +16,12 @@ from sruserve.model.importers.assumed import assumptions
 from sruserve.model.importers.checkpoint import read_checkpoint
 from sruserve.model.importers.file_formats import file_format
 from sruserve.model.importers.format import Imported, config_of
-from sruserve.model.importers.formats import FORMATS, load_file_format, load_format
+from sruserve.model.importers.formats import (
+    FORMATS,
+    TRANSLATION_FORMATS,
+    load_file_format,
+    load_format,
+)
 from sruserve.model.importers.names import listed
 from sruserve.model.importers.network import check_width
 from sruserve.model.importers.tensors import matrix_of
@@ -67,12 +72,14 @@ def import_checkpoint(
     Raises `CheckpointError`, `OptionError`, `FolderError` or another `ModelError`.
     """
     progress("reading the checkpoint")
+    if format in TRANSLATION_FORMATS:
+        raise OptionError(f"--format {format} has translation systems: add --task translate")
     wired = file_format(weights, format)
     if wired and renames:
         raise OptionError("--rename is for state dicts: this file describes its network itself")
     tensors = {} if wired else read_checkpoint(weights, renames)
     name = wired or (recognise(tensors) if format == "auto" else format)
-    arguments = None if options is None else _read_object(options)
+    arguments = None if options is None else read_object(options)
     head, outputs = _own_options(arguments or {}, task)
     names = None if labels is None else _read_labels(labels)
     if wired:
@@ -89,7 +96,7 @@ def import_checkpoint(
     for assumption in assumptions(imported, config, head, outputs):
         assume(assumption)
     check_width(config, imported.tensors)
-    _check_numbers(imported.tensors)
+    check_numbers(imported.tensors)
     if lowercase and vocab is None:
         raise OptionError("--lowercase concerns texts: add --vocab, or omit it")
     words = {} if vocab is None else vocabulary(vocab, config.vocab_size, lowercase, warn)
@@ -230,7 +237,7 @@ def _outputs(task: Task, imported: Imported) -> int:
     return len(weight)
 
 
-def _check_numbers(tensors: Mapping[str, Tensor]) -> None:
+def check_numbers(tensors: Mapping[str, Tensor]) -> None:
     """Raise `CheckpointError` for weights of a training run that diverged."""
     if odd := [name for name, tensor in tensors.items() if tensor.isnan().any()]:
         raise CheckpointError(
@@ -239,7 +246,8 @@ def _check_numbers(tensors: Mapping[str, Tensor]) -> None:
         )
 
 
-def _read_object(path: Path) -> dict[str, Any]:
+def read_object(path: Path) -> dict[str, Any]:
+    """Return the JSON object of a file, or raise `OptionError`."""
     content = read_json(path)
     if not isinstance(content, dict):
         raise OptionError(f"{path} must hold a JSON object of constructor arguments")

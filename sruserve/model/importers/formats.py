@@ -24,6 +24,12 @@ FILE_FORMATS = {
     "lrn-tf": "sruserve.model.importers.lrn_tf.read",
 }
 
+# Formats of translation systems; their modules have the functions of a `TranslationFormat`.
+TRANSLATION_FORMATS = {
+    "flambe": "sruserve.model.importers.translation.flambe",
+    "opennmt": "sruserve.model.importers.translation.opennmt",
+}
+
 
 def load_format(name: str) -> "Format":
     """Import the module that reads checkpoints of a format; see `Format` for its functions."""

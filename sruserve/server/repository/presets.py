@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 
 from sruserve.model.errors import printable
 from sruserve.model.files import read_regular
-from sruserve.model.folder import PRESETS_FILE
+from sruserve.model.folder_files import PRESETS_FILE
 from sruserve.server.engine.job import Job, JobKind, Result, SequenceInput, Snapshot, StateOutput
 from sruserve.server.errors import CannotStream, EmptyInput, ServeError
 from sruserve.server.repository.encoding import encode_features, encode_input

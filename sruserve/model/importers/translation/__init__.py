@@ -1,0 +1,1 @@
+"""Checkpoints of translation systems, as model folders."""

@@ -1,0 +1,1 @@
+"""Translation: encoders and decoders, what they remember, and their model folders."""

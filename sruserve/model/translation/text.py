@@ -1,0 +1,38 @@
+"""The vocabulary of one side of a translation system: texts to ids with special ids, and back."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sruserve.model.text.codec import Codec, pieces_after
+from sruserve.model.translation.config import SideConfig
+
+
+class SideText:
+    """Encodes and decodes the texts of one side.
+
+    bos, eos, pad, unk: see `SideConfig`. size: number of ids.
+    """
+
+    def __init__(self, codec: Codec, side: SideConfig) -> None:
+        self.codec, self.size = codec, side.vocab_size
+        self.bos, self.eos, self.pad, self.unk = side.bos, side.eos, side.pad, side.unk
+        self.special = frozenset(side.special)
+        self._before = [] if side.bos is None else [side.bos]
+        self._behind = [] if side.eos is None else [side.eos]
+
+    def encode(self, text: str) -> Tensor:
+        """Return a text's ids with bos and eos around them, (ids), int64; raises `TextError`."""
+        ids, _ = self.codec.encode(text)
+        return torch.from_numpy(np.concatenate([self._before, ids, self._behind]).astype(np.int64))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ids, without the special ones.
+
+        A space before the first word is left out; bytes that are no UTF-8 become U+FFFD.
+        """
+        own = [i for i in ids if i not in self.special]
+        pieces = pieces_after(self.codec, -1)
+        return b"".join([pieces[i] for i in own]).decode(errors="replace").removeprefix(" ")
