@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from sruserve.api.load import load
     from sruserve.api.model import Model
     from sruserve.api.results import (
+        Alignment,
         Classification,
         Completion,
         Encoding,
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
         Span,
         TaggedToken,
         Tagging,
+        Translation,
     )
     from sruserve.api.stream import AsyncStream, Stream
     from sruserve.server.errors import ServeError
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "Alignment",
     "AsyncGeneration",
     "AsyncModel",
     "AsyncStream",
@@ -44,6 +47,7 @@ __all__ = [
     "Stream",
     "TaggedToken",
     "Tagging",
+    "Translation",
     "load",
     "save",
 ]
@@ -60,6 +64,7 @@ _MODULES = {
     "api.load": ("load",),
     "api.model": ("Model",),
     "api.results": (
+        "Alignment",
         "Classification",
         "Completion",
         "Encoding",
@@ -68,6 +73,7 @@ _MODULES = {
         "Span",
         "TaggedToken",
         "Tagging",
+        "Translation",
     ),
     "api.stream": ("AsyncStream", "Stream"),
     "server.errors": ("ServeError",),

@@ -12,10 +12,15 @@ from sruserve.batch.entries import Entry
 from sruserve.server.errors import InvalidRequest, ServeError
 from sruserve.server.json_output import json_bytes
 from sruserve.server.tasks.completion_request import CompletionRequest
-from sruserve.server.tasks.requests import ChunkRequest, ClassifyRequest, EmbedRequest
+from sruserve.server.tasks.requests import ClassifyRequest, EmbedRequest
 
-_PREFIXES = {"ClassifyRequest": "cls", "TagRequest": "tag", "RegressRequest": "reg"}
-_OPTIONAL = ("state", "logprobs", "stop_reason", "token_ids")
+_PREFIXES = {
+    "ClassifyRequest": "cls",
+    "TagRequest": "tag",
+    "RegressRequest": "reg",
+    "TranslateRequest": "tr",
+}
+_OPTIONAL = ("state", "logprobs", "stop_reason", "token_ids", "log_probability", "alignment")
 ID_PREFIX = "batch_req_"
 
 
@@ -70,7 +75,6 @@ async def _complete(model: LocalModel, entry: Entry) -> Answer:
 
 
 async def _results(model: LocalModel, entries: Sequence[Entry]) -> list[Answer]:
-    assert issubclass(entries[0].schema, ChunkRequest)
     fields = dict(entries[0].fields)
     if entries[0].key is not None:
         for name in ("input", "pair", "features"):

@@ -188,7 +188,7 @@ class Settings(BaseSettings):
     state_pool_bytes: PositiveInt = Field(
         256 << 20,
         description="Memory of the device for the states of streams, running or kept, per model "
-        "and worker.",
+        "and worker; of a translation system, for its beams.",
     )
     state_host_bytes: NonNegativeInt = Field(
         1 << 30,

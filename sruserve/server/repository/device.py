@@ -25,6 +25,8 @@ from sruserve.model.errors import ModelError
 from sruserve.model.folder import compute_dtype
 from sruserve.model.names import DType
 from sruserve.model.network import network_shapes
+from sruserve.model.translation.config import is_translation
+from sruserve.model.versions import CONFIG_FILE, newest
 from sruserve.server.settings import Settings, SettingsError, variable_name
 
 log = logging.getLogger("sruserve.server")
@@ -85,12 +87,24 @@ def readable(paths: Iterable[Path]) -> list[Path]:
     folders = []
     for path in paths:
         try:
-            read_any_config(path)
+            _ = is_translator(path) or read_any_config(path)
         except ModelError as error:
             log.error("%s", error)
         else:
             folders.append(path)
     return folders
+
+
+def is_translator(folder: Path) -> bool:
+    """Whether the newest version in a model's folder is a translation system.
+
+    Raises `ConfigError`. What cannot be read is none; whoever loads it says so.
+    """
+    try:
+        _, path = newest(folder)
+        return (path / CONFIG_FILE).is_file() and is_translation(path)
+    except OSError:
+        return False
 
 
 def prepare_gpu(
@@ -103,6 +117,7 @@ def prepare_gpu(
 
     If they are wrong, `auto` returns the CPU, and an explicit GPU raises `SettingsError`.
     """
+    paths = [path for path in paths if not is_translator(path)]  # they compute on the CPU
     check_gpu_memory(settings, paths, dtypes, device)
     configs = {path.name: read_any_config(path) for path in paths}
     compute_dtypes = {
