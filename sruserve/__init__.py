@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from sruserve.api.load import load
     from sruserve.api.model import Model
     from sruserve.api.results import (
+        Alignment,
         Answer,
         Answers,
         Classification,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
         Span,
         TaggedToken,
         Tagging,
+        Translation,
     )
     from sruserve.api.stream import AsyncStream, Stream
     from sruserve.server.errors import ServeError
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "Alignment",
     "Answer",
     "Answers",
     "AsyncGeneration",
@@ -48,6 +51,7 @@ __all__ = [
     "Stream",
     "TaggedToken",
     "Tagging",
+    "Translation",
     "load",
     "save",
 ]
@@ -64,6 +68,7 @@ _MODULES = {
     "api.load": ("load",),
     "api.model": ("Model",),
     "api.results": (
+        "Alignment",
         "Answer",
         "Answers",
         "Classification",
@@ -74,6 +79,7 @@ _MODULES = {
         "Span",
         "TaggedToken",
         "Tagging",
+        "Translation",
     ),
     "api.stream": ("AsyncStream", "Stream"),
     "server.errors": ("ServeError",),

@@ -54,7 +54,7 @@ async def label_file(model: LocalModel, path: Path, output: Path, jobs: int) -> 
 
 
 async def _label_part(model: LocalModel, texts: list[str]) -> list[Any]:
-    codec, engine = model.served.model.codec, model.served.engine
+    codec, engine = model.with_states.model.codec, model.with_states.engine
     assert codec is not None
     loop = asyncio.get_running_loop()
     results = list[Any]([None] * len(texts))

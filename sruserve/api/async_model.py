@@ -12,7 +12,15 @@ from sruserve.api.generation import AsyncGeneration
 from sruserve.api.inputs import One, Several
 from sruserve.api.model_facts import ModelFacts
 from sruserve.api.options import InputOptions, PromptOptions
-from sruserve.api.results import Answers, Classification, Encoding, Regression, Score, Tagging
+from sruserve.api.results import (
+    Answers,
+    Classification,
+    Encoding,
+    Regression,
+    Score,
+    Tagging,
+    Translation,
+)
 from sruserve.api.stream import AsyncStream
 from sruserve.api.stream_state import StreamState
 from sruserve.server.tasks.requests import (
@@ -22,6 +30,7 @@ from sruserve.server.tasks.requests import (
     ScoreRequest,
     TagRequest,
 )
+from sruserve.server.tasks.translate_request import TranslateRequest
 
 
 class AsyncModel(ModelFacts):
@@ -97,6 +106,18 @@ class AsyncModel(ModelFacts):
     async def score(self, inputs: Any, **options: Any) -> Any:
         """See `Model.score`."""
         return await self._run(ScoreRequest, inputs, options)
+
+    @overload
+    async def translate(
+        self, inputs: One, **options: Unpack[calls.TranslateOptions]
+    ) -> Translation: ...
+    @overload
+    async def translate(
+        self, inputs: Several, **options: Unpack[calls.TranslateOptions]
+    ) -> list[Translation]: ...
+    async def translate(self, inputs: Any, **options: Any) -> Any:
+        """See `Model.translate`."""
+        return await self._run(TranslateRequest, inputs, {**options, "scores": True})
 
     @overload
     def generate(

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,24 +18,29 @@ from sruserve.api.results import (
     Score,
     StreamResult,
     Tagging,
+    Translation,
 )
 from sruserve.server.errors import WrongTask
 from sruserve.server.offload import offload
+from sruserve.server.repository.served import Served
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.tasks.embed import EmbedTask, vector_width
-from sruserve.server.tasks.per_input import PerInputTask, Results
+from sruserve.server.tasks.per_input import Results, ResultTask
 from sruserve.server.tasks.requests import (
     AnswerRequest,
+    ChunkRequest,
     ClassifyRequest,
     EmbedRequest,
     EncodeRequest,
+    ModelRequest,
     RegressRequest,
-    Request,
     ScoreRequest,
     TagRequest,
 )
+from sruserve.server.tasks.translate_request import TranslateRequest
 
 R = TypeVar("R")
+Body = TypeVar("Body", bound=ModelRequest)
 
 
 class ClassifyOptions(InputOptions, total=False):
@@ -56,6 +61,27 @@ class RegressOptions(InputOptions, total=False):
     steps_ahead: int
 
 
+class TranslateOptions(TypedDict, total=False):
+    """Options of `translate`.
+
+    beam_size: hypotheses that each step of the search keeps, 4 by default; 1 is greedy.
+    length_penalty: translations of n tokens are ranked by their log-probability divided by
+        ((5 + n) / 6) to this power; 0.6 by default.
+    max_tokens: of a translation, with its end; by default 50 more than those of its text.
+    n_best: translations of each text, 1 by default.
+    attention: return how much each token attends to those of the text.
+    priority, timeout_ms: as for other inputs.
+    """
+
+    beam_size: int
+    length_penalty: float
+    max_tokens: int
+    n_best: int
+    attention: bool
+    priority: int
+    timeout_ms: int | None
+
+
 _AT_ONCE = 4  # pieces of a call: the engine has work while the results of another are made
 _MAX_NUMBERS = 4 << 20  # of a piece whose result has numbers for each step
 
@@ -67,10 +93,11 @@ METHODS = {
     "answer": "answer",
     "encode": "encode",
     "generate": "generate or model.score",
+    "translate": "translate",
 }
 """The method for each task."""
 
-_SCHEMAS: dict[str, type[Request]] = {
+_SCHEMAS: dict[str, type[ModelRequest]] = {
     "classify": ClassifyRequest,
     "pair": ClassifyRequest,
     "tag": TagRequest,
@@ -78,19 +105,21 @@ _SCHEMAS: dict[str, type[Request]] = {
     "answer": AnswerRequest,
     "encode": EncodeRequest,
     "generate": ScoreRequest,
+    "translate": TranslateRequest,
 }
-_RESULTS: dict[type[Request], Callable[[Any], Any]] = {
+_RESULTS: dict[type[ModelRequest], Callable[[Any], Any]] = {
     ClassifyRequest: Classification.of,
     TagRequest: Tagging.of,
     RegressRequest: Regression.of,
     AnswerRequest: Answers.of,
     ScoreRequest: Score.of,
+    TranslateRequest: Translation.of,
 }
 
 
 async def run(
     local: LocalModel,
-    schema: type[Request],
+    schema: type[ModelRequest],
     inputs: Any,
     *,
     pair: Any = None,
@@ -100,7 +129,7 @@ async def run(
     """The result of one input, or the list of the results of several, in their order."""
     check_task(local.served, schema)
     whole = Inputs(inputs, pair, state)
-    per_step = local.served.model.config.rnn.output_size if schema is EncodeRequest else 1
+    per_step = local.with_states.model.config.rnn.output_size if schema is EncodeRequest else 1
     pieces = whole.pieces(max(1, min(MAX_SIZE, _MAX_NUMBERS // per_step)))
     parts = await in_order(
         pieces, lambda piece: results_of(local, request_of(schema, {**piece, **fields}))
@@ -113,12 +142,12 @@ async def embed(local: LocalModel, inputs: Any) -> NDArray[np.float32]:
     """The vector of one input, (width), or those of several, (inputs, width)."""
     vectors = await run(local, EmbedRequest, inputs)
     if isinstance(vectors, list) and not vectors:
-        return np.zeros((0, vector_width(local.served)), np.float32)
+        return np.zeros((0, vector_width(local.with_states)), np.float32)
     return np.asarray(vectors, np.float32)
 
 
 async def results_of(
-    local: LocalModel, request: Request, served: ServedModel | None = None
+    local: LocalModel, request: ModelRequest, served: ServedModel | None = None
 ) -> list[Any]:
     """The results of one request, as values of the API."""
     async with local.results(request, served) as (task, results):
@@ -127,7 +156,7 @@ async def results_of(
         return await offload(results.large, make, *arguments)
 
 
-def request_of(schema: type[Request], fields: dict[str, Any]) -> Request:
+def request_of(schema: type[Body], fields: dict[str, Any]) -> Body:
     """A valid request. Features are arrays, which would be slow to validate as lists."""
     features = None if schema is AnswerRequest else fields.pop("features", None)
     request = make_request(schema, **fields)
@@ -136,9 +165,11 @@ def request_of(schema: type[Request], fields: dict[str, Any]) -> Request:
     return request
 
 
-def schema_of(served: ServedModel) -> type[Request]:
+def schema_of(served: Served) -> type[ChunkRequest]:
     """The request that reads the chunks of a stream."""
-    return _SCHEMAS[served.model.config.task]
+    schema = _SCHEMAS[served.task]
+    assert issubclass(schema, ChunkRequest)
+    return schema
 
 
 def is_single(inputs: Any) -> bool:
@@ -146,12 +177,12 @@ def is_single(inputs: Any) -> bool:
     return Inputs(inputs).single
 
 
-def check_task(served: ServedModel, schema: type[Request] | None) -> None:
+def check_task(served: Served, schema: type[ModelRequest] | None) -> None:
     """Raise `WrongTask`, with the method to call, unless the model has the task of a request.
 
     schema: of the request; None: a completion.
     """
-    task = served.model.config.task
+    task = served.task
     if _SCHEMAS[task] is schema or (schema is None and task == "generate"):
         return
     if schema is EmbedRequest and task in (EmbedTask.name, *EmbedTask.other_names):
@@ -162,13 +193,13 @@ def check_task(served: ServedModel, schema: type[Request] | None) -> None:
 
 
 def _described(
-    task: PerInputTask[Any], served: ServedModel, results: Results, make: Callable[[Any], R]
+    task: ResultTask[Any], served: Served, results: Results, make: Callable[[Any], R]
 ) -> list[R]:
     return [make(task.describe(served, item, result)) for item, result in results.results]
 
 
 def _encoded(
-    task: PerInputTask[Any], served: ServedModel, results: Results, _: object
+    task: ResultTask[Any], served: ServedModel, results: Results, _: object
 ) -> list[StreamResult]:
     """Encodings with the engine's own arrays, instead of lists."""
     del task
@@ -183,7 +214,7 @@ def _vectors(_: object, served: ServedModel, results: Results, __: object) -> li
     return [result.vector for _, result in results.results]
 
 
-_ARRAYS: dict[type[Request], Callable[..., list[Any]]] = {
+_ARRAYS: dict[type[ModelRequest], Callable[..., list[Any]]] = {
     EncodeRequest: _encoded,
     EmbedRequest: _vectors,
 }

@@ -17,19 +17,20 @@ from sruserve.server.fair_semaphore import FairSemaphore
 from sruserve.server.lifecycle import Lifecycle
 from sruserve.server.offload import POOL, offload
 from sruserve.server.process_limits import process_limit
-from sruserve.server.repository.served_model import InFlight, ServedModel
+from sruserve.server.repository.served import InFlight, Served
+from sruserve.server.repository.served_model import ServedModel, with_states
 from sruserve.server.settings import Settings, SettingsError
 from sruserve.server.tasks.completion import Completion
 from sruserve.server.tasks.completion_request import CompletionRequest
 from sruserve.server.tasks.constraint_cache import ConstraintCache
 from sruserve.server.tasks.error_mapping import as_serve_error
 from sruserve.server.tasks.limits import InputLimits
-from sruserve.server.tasks.per_input import PerInputTask, Results
-from sruserve.server.tasks.requests import Request, WordFeatures
+from sruserve.server.tasks.per_input import Results, ResultTask
+from sruserve.server.tasks.requests import ModelRequest, WordFeatures
 from sruserve.server.tasks.table import Tasks
-from sruserve.server.tasks.task import Task
+from sruserve.server.tasks.task import BaseTask, Task
 
-R = TypeVar("R", bound=Request)
+R = TypeVar("R", bound=ModelRequest)
 
 # Requests of a model at a time; others wait for their turn, and none is refused for a full queue.
 _PLACES = 64
@@ -53,8 +54,8 @@ class LocalModel:
         lifecycle.repository.on_end.append(self._constraints.end)
         self.limits = InputLimits.of(settings)
         self._tasks = Tasks.create(lifecycle.catalogue, self.limits, self._constraints)
-        self._by_schema: dict[type[Request], Task[Any]] = {
-            task.schema: task for task in self._tasks if isinstance(task, Task)
+        self._by_schema: dict[type[ModelRequest], BaseTask[Any]] = {
+            task.schema: task for task in self._tasks
         }
         (self.served,) = lifecycle.catalogue.every()
         self._places = FairSemaphore(_PLACES)
@@ -89,32 +90,32 @@ class LocalModel:
                 raise ModelLoadFailed(str(error), param="model") from error
             raise
 
-    async def answer(self, request: Request) -> list[dict[str, Any]]:
+    async def answer(self, request: ModelRequest) -> list[dict[str, Any]]:
         """The results of a request in plain values, one for each input: those of `/v1`.
 
         They wait for their turn if many requests run. Raises `ServeError`.
         """
         async with self.results(request) as (task, results):
-            results_of = results.results
+            results_of, served = results.results, self.served
 
             def describe() -> list[dict[str, Any]]:
-                return [task.describe(self.served, item, result) for item, result in results_of]
+                return [task.describe(served, item, result) for item, result in results_of]
 
             return await offload(results.large, describe)
 
     @asynccontextmanager
     async def results(
-        self, request: Request, served: ServedModel | None = None
-    ) -> AsyncIterator[tuple[PerInputTask[Any], Results]]:
+        self, request: ModelRequest, served: ServedModel | None = None
+    ) -> AsyncIterator[tuple[ResultTask[Any], Results]]:
         """The task of a request and its results as the engine makes them, with arrays.
 
         served: a view of the model for this request; None: the model.
         """
         task = self._by_schema[type(request)]
-        assert isinstance(task, PerInputTask)
-        with self._answering, self._call(request, served) as (caller, served):
+        assert isinstance(task, ResultTask)
+        with self._answering, self._call(request, served) as (caller, model):
             async with self._places.place(None):
-                with await task.run(caller, request, served, _cost(request)) as results:
+                with await task.run(caller, request, model, _cost(request)) as results:
                     yield task, results
 
     @asynccontextmanager
@@ -125,28 +126,28 @@ class LocalModel:
 
         served: as for `results`.
         """
-        with self._call(request, served) as (caller, served):
+        with self._call(request, served) as (caller, model):
             async with self._tasks.complete.run(
-                caller, request, served, _cost(request)
+                caller, request, with_states(model), _cost(request)
             ) as completion:
                 yield caller, completion
 
     @contextmanager
     def _call(
-        self, request: Request, served: ServedModel | None
-    ) -> Iterator[tuple[LocalCaller, ServedModel]]:
+        self, request: ModelRequest, served: ServedModel | None
+    ) -> Iterator[tuple[LocalCaller, Served]]:
         """Check a request against the model, which then has it in flight."""
         self.check_open()
         request.model = self.served.name
         task = self._by_schema[type(request)]
-        if served is None:
-            served = task.choose(request)
-        else:
+        model = served or task.choose(request)
+        if served is not None:
+            assert isinstance(task, Task)
             task.check(request, served)
         try:
-            with LocalCaller() as caller, served.in_flight:
-                caller.model = served.name
-                yield caller, served
+            with LocalCaller() as caller, model.in_flight:
+                caller.model = model.name
+                yield caller, model
         except Draining:
             raise ModelClosed from None
 
@@ -156,7 +157,11 @@ class LocalModel:
 
         For short texts, a thread costs more than it saves.
         """
-        served, before = self.served, self.served.long_characters
+        served = self.served
+        if not isinstance(served, ServedModel):
+            yield
+            return
+        before = served.long_characters
         if served.pool is POOL:  # otherwise the tokenizer may be very slow
             served.long_characters = max(before, _LONG_CHARACTERS)
         try:
@@ -173,6 +178,11 @@ class LocalModel:
         with suppress(TimeoutError):  # also those that wait for their turn
             await asyncio.wait_for(self._answering.wait_idle(), drain_seconds)
         await self._ending()
+
+    @property
+    def with_states(self) -> ServedModel:
+        """The model as one whose streams have states; raises `CannotStream`."""
+        return with_states(self.served)
 
     def check_open(self) -> None:
         """Raise `ModelClosed` after `stop`, and `ForkedProcess` in a forked process."""

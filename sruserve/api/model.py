@@ -14,7 +14,15 @@ from sruserve.api.generation import Generation
 from sruserve.api.inputs import One, Several
 from sruserve.api.model_facts import ModelFacts
 from sruserve.api.options import InputOptions, PromptOptions
-from sruserve.api.results import Answers, Classification, Encoding, Regression, Score, Tagging
+from sruserve.api.results import (
+    Answers,
+    Classification,
+    Encoding,
+    Regression,
+    Score,
+    Tagging,
+    Translation,
+)
 from sruserve.api.stream import Stream
 from sruserve.api.stream_state import StreamState
 from sruserve.server.tasks.requests import (
@@ -24,6 +32,7 @@ from sruserve.server.tasks.requests import (
     ScoreRequest,
     TagRequest,
 )
+from sruserve.server.tasks.translate_request import TranslateRequest
 
 
 class Model(ModelFacts):
@@ -129,6 +138,16 @@ class Model(ModelFacts):
     def score(self, inputs: Any, **options: Any) -> Any:
         """The likelihood of each text under a language model."""
         return self._run(ScoreRequest, inputs, options)
+
+    @overload
+    def translate(self, inputs: One, **options: Unpack[calls.TranslateOptions]) -> Translation: ...
+    @overload
+    def translate(
+        self, inputs: Several, **options: Unpack[calls.TranslateOptions]
+    ) -> list[Translation]: ...
+    def translate(self, inputs: Any, **options: Any) -> Any:
+        """Translate texts into the language that the model writes, by a beam search."""
+        return self._run(TranslateRequest, inputs, {**options, "scores": True})
 
     @overload
     def generate(

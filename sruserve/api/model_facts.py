@@ -18,23 +18,23 @@ class ModelFacts:
 
     @property
     def task(self) -> str:
-        """`classify`, `pair`, `tag`, `regress`, `answer`, `encode` or `generate`."""
-        return self._local.served.model.config.task
+        """`classify`, `pair`, `tag`, `regress`, `answer`, `encode`, `generate` or `translate`."""
+        return self._local.served.task
 
     @property
     def family(self) -> str:
-        """The kind of its layers, such as `sru`."""
-        return self._local.served.model.config.model_type
+        """The kind of its layers, such as `sru`; of a translation system, that of the system."""
+        return self._local.served.family
 
     @property
     def labels(self) -> tuple[str, ...]:
         """The labels of a model that has some."""
-        return self._local.served.model.labels
+        return self._local.served.labels
 
     @property
     def vocabulary_size(self) -> int | None:
-        """The number of token ids; None: it reads features."""
-        return self._local.served.model.config.vocab_size
+        """The number of token ids that it reads; None: it reads features."""
+        return self._local.served.vocab_size
 
     @property
     def presets(self) -> tuple[str, ...]:
@@ -44,12 +44,12 @@ class ModelFacts:
     @property
     def state_bytes(self) -> int:
         """Bytes that a stream's state takes at most, without its texts."""
-        return self._local.served.model.network.state_bytes
+        return self._local.served.state_bytes
 
     @property
     def device(self) -> str:
         """Where it computes: `cpu`, `cuda:0` and so on."""
-        return str(self._local.served.model.network.device)
+        return str(self._local.served.device)
 
     @property
     def dtype(self) -> str:
@@ -67,19 +67,17 @@ class ModelFacts:
         return self._local.closed
 
     def __repr__(self) -> str:
-        rnn = self._local.served.model.config.rnn
-        widths = rnn.hidden_size if isinstance(rnn.hidden_size, tuple) else (rnn.hidden_size,)
-        width = "/".join(map(str, widths)) + (" in both directions" if rnn.bidirectional else "")
-        shape = f"{self.family}, {rnn.num_layers} layers x {width}"
+        shape = f"{self.family}, {self._local.served.shape}"
         lines = [f"<sruserve model {self.name!r}: {self.task}, {shape}"]
         if self.labels:
             more = ", …" if len(self.labels) > _SHOWN else ""
             lines.append(f"{len(self.labels)} labels: {', '.join(self.labels[:_SHOWN])}{more}")
-        if self.vocabulary_size is not None:
+        if self.vocabulary_size is not None and self.task != "translate":
             lines.append(f"{self.vocabulary_size:,} token ids")
         closed = ", closed" if self.closed else ""
+        if self.state_bytes:
+            lines.append(f"{self.state_bytes:,} bytes of state for each stream")
         lines += [
-            f"{self.state_bytes:,} bytes of state for each stream",
             f"{self.dtype} on {self.device}, digest {self.digest[:12]}{closed}>",
         ]
         return "\n  ".join(lines)

@@ -180,6 +180,46 @@ class Completion(_Readable):
     state: str | None = None
 
 
+@dataclass(frozen=True, slots=True, repr=False)
+class Alignment(_Readable):
+    """How much each token of a translation attends to the tokens of its text.
+
+    weights: (target tokens, source tokens); each row is that of one token of the translation.
+    """
+
+    source: Sequence[str]
+    target: Sequence[str]
+    weights: Sequence[Sequence[float]]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Translation(_Readable):
+    """A translation of a text.
+
+    text: None without a vocabulary. token_ids: without one; else None.
+    finish_reason: `stop`, or `length` at `max_tokens`.
+    score: what the translations of a text are ranked by. log_probability: in nats.
+    alignment: with `attention`.
+    alternatives: the next translations of the text, the better ones first, up to `n_best`.
+    """
+
+    text: str | None
+    token_ids: Sequence[int] | None
+    finish_reason: str
+    score: float
+    log_probability: float
+    alignment: Alignment | None = None
+    alternatives: Sequence["Translation"] = ()
+
+    @classmethod
+    def of(cls, described: Mapping[str, Any]) -> Self:
+        others = tuple(cls.of(each) for each in described.get("alternatives", ()))
+        alignment = described["alignment"]
+        if alignment is not None:
+            alignment = Alignment.of(alignment)
+        return cls(**{**described, "alignment": alignment, "alternatives": others})
+
+
 StreamResult = Classification | Tagging | Regression | Encoding | Score
 """What a stream's chunk returns: the result of its model's task."""
 

@@ -27,7 +27,7 @@ class StreamState:
     def of(cls, local: LocalModel, state: str | None, preset: str | None) -> Self:
         """A stream from a token, a preset or nothing; raises `ServeError`."""
         local.check_open()
-        served = local.served
+        served = local.with_states
         served.check_streams("state")
         if state is not None and preset is not None:
             raise InvalidRequest("give either 'state' or 'preset', not both", param="state")
@@ -42,8 +42,8 @@ class StreamState:
     def token(self) -> str | None:
         """The state as a token; None: the stream has read nothing. Raises `StateTooLarge`."""
         if self._state is not None:
-            self.local.served.check_fits("state")
-        return self.local.served.seal_state(self._state)
+            self.local.with_states.check_fits("state")
+        return self.local.with_states.seal_state(self._state)
 
     def forks(self, count: int) -> list["StreamState"]:
         """Streams in the same state."""
@@ -88,6 +88,6 @@ class StreamState:
             )
         self._taken_by = what
         try:
-            yield StreamView(self.local.served, self._state, StateOutput.COPY)
+            yield StreamView(self.local.with_states, self._state, StateOutput.COPY)
         finally:
             self._taken_by = ""

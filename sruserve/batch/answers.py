@@ -15,9 +15,13 @@ from sruserve.server.tasks.completion_request import CompletionRequest
 from sruserve.server.tasks.requests import ClassifyRequest, EmbedRequest
 
 _PREFIXES = {
-    "ClassifyRequest": "cls", "TagRequest": "tag", "RegressRequest": "reg", "AnswerRequest": "ans"
-}  # fmt: skip
-_OPTIONAL = ("state", "logprobs", "stop_reason", "token_ids")
+    "ClassifyRequest": "cls",
+    "TagRequest": "tag",
+    "RegressRequest": "reg",
+    "AnswerRequest": "ans",
+    "TranslateRequest": "tr",
+}
+_OPTIONAL = ("state", "logprobs", "stop_reason", "token_ids", "log_probability", "alignment")
 ID_PREFIX = "batch_req_"
 
 

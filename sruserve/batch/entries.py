@@ -13,13 +13,14 @@ from sruserve.server.tasks.requests import (
     ClassifyRequest,
     EmbedRequest,
     EncodeRequest,
+    ModelRequest,
     RegressRequest,
-    Request,
     ScoreRequest,
     TagRequest,
 )
+from sruserve.server.tasks.translate_request import TranslateRequest
 
-_SCHEMAS: dict[str, type[Request]] = {
+_SCHEMAS: dict[str, type[ModelRequest]] = {
     "classify": ClassifyRequest,
     "pair": ClassifyRequest,
     "tag": TagRequest,
@@ -29,8 +30,9 @@ _SCHEMAS: dict[str, type[Request]] = {
     "generate": CompletionRequest,
     "score": ScoreRequest,
     "embed": EmbedRequest,
+    "translate": TranslateRequest,
 }
-_ROUTES: dict[str, type[Request]] = {
+_ROUTES: dict[str, type[ModelRequest]] = {
     "/v1/completions": CompletionRequest,
     "/v1/classify": ClassifyRequest,
     "/v1/tag": TagRequest,
@@ -39,6 +41,7 @@ _ROUTES: dict[str, type[Request]] = {
     "/v1/encode": EncodeRequest,
     "/v1/score": ScoreRequest,
     "/v1/embeddings": EmbedRequest,
+    "/v1/translate": TranslateRequest,
 }
 CONTENTS = ("input", "pair", "features", "question", "context")
 
@@ -56,7 +59,7 @@ class Entry:
     """
 
     line: int
-    schema: type[Request]
+    schema: type[ModelRequest]
     fields: Mapping[str, Any]
     size: int
     custom_id: str | None = None
@@ -128,7 +131,7 @@ class EntryReader:
                 param="model",
             )
 
-    def _key(self, schema: type[Request], fields: Mapping[str, Any]) -> str | None:
+    def _key(self, schema: type[ModelRequest], fields: Mapping[str, Any]) -> str | None:
         if schema is CompletionRequest:
             return None  # a seed counts from the first prompt of a request
         kinds = {name: _kind(fields[name]) for name in CONTENTS if name in fields}

@@ -188,8 +188,9 @@ class Settings(BaseSettings):
     state_pool_bytes: PositiveInt = Field(
         256 << 20,
         description="Memory of the device for the states of streams, running or kept, per model "
-        "and worker. If it is not set, a GPU gives each model a quarter of what is left of "
-        "`SRUSERVE_GPU_MEMORY_BYTES` once its weights are loaded, and at least the default.",
+        "and worker; of a translation system, for its beams. If it is not set, a GPU gives each "
+        "model a quarter of what is left of `SRUSERVE_GPU_MEMORY_BYTES` once its weights are "
+        "loaded, and at least the default.",
     )
     state_host_bytes: NonNegativeInt = Field(
         1 << 30,

@@ -40,7 +40,7 @@ def no_gc() -> Iterator[None]:
 
 def wait_until_idle(model: Model) -> None:
     """Wait until nothing runs: no job, no row of state, no request in flight."""
-    served = model._local.served
+    served = model._local.with_states
     engine = served.engine
     until(lambda: not engine.running and not engine.rows and served.in_flight.idle)
 
@@ -244,7 +244,7 @@ def test_sixteen_threads_write_what_one_writes(letters: Model) -> None:
 
 
 def test_closing_the_model_ends_open_completions_with_their_state_or_fails_them(load: Load) -> None:
-    path = load("characters")._local.served.model.path
+    path = load("characters")._local.with_states.model.path
     model = sruserve.load(path, device="cpu")
     generation = model.generate("a", return_state=True, **LONG)
     other = model.generate("a", **LONG)

@@ -46,7 +46,7 @@ def test_an_invalid_field_is_the_server_s_error(local: Local) -> None:
 
 def test_a_cancelled_completion_leaves_no_row_and_no_task(local: Local) -> None:
     model = local("characters")
-    engine = model.served.engine
+    engine = model.with_states.engine
 
     async def begin_and_leave() -> None:
         request = make_request(CompletionRequest, prompt="a", max_tokens=1_000_000, stream=True)
@@ -85,7 +85,7 @@ def test_a_stopped_model_finishes_what_runs_and_refuses_what_comes(folders: Path
 
     assert model.loop.run(stop()) == [3] * 500
     assert model.closed
-    assert model.served.engine.ended
+    assert model.with_states.engine.ended
 
 
 def test_a_name_is_a_folder_or_a_bundled_model(folders: Path) -> None:

@@ -36,7 +36,8 @@ class Steps:
         """Hold the steps of one engine, or of those that a server has now; None: of all."""
         engines = [of] if isinstance(of, Engine) else None
         if isinstance(of, Application):
-            engines = [served.engine for served in of.lifecycle.catalogue.values()]
+            catalogue = of.lifecycle.catalogue
+            engines = [catalogue.with_states(name).engine for name in catalogue]
         self._gated_runners = None if engines is None else [engine._runner for engine in engines]
         self._may_go.clear()
 

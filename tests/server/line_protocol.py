@@ -58,7 +58,7 @@ class LineEndpoint(Endpoint[LineCall]):
             case "complete":
                 await self._complete(call, tenant, *rest.split(" ", 1))
             case "create":
-                served = self._catalogue[rest].for_tenant(tenant)
+                served = self._catalogue.with_states(rest).for_tenant(tenant)
                 call.say((await self._streams.create(served, None)).id)
             case "step":
                 await self._step(call, tenant, *rest.split(" ", 2))
@@ -89,7 +89,10 @@ class LineEndpoint(Endpoint[LineCall]):
         self, call: LineCall, tenant: Tenant, stream_id: str, number: str, text: str
     ) -> None:
         record = await self._streams.describe(tenant, stream_id)
-        served, caller = self._catalogue[record.model].for_tenant(tenant), StepCaller(call)
+        served, caller = (
+            self._catalogue.with_states(record.model).for_tenant(tenant),
+            StepCaller(call),
+        )
 
         async def work(view: StreamView) -> bytes:
             return (await self._label(caller, view, text)).encode()

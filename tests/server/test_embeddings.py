@@ -110,7 +110,7 @@ def test_a_classifiers_vector_is_the_row_that_its_head_reads(
 ) -> None:
     client, application = embedding
     data = embed(client, model=model, input=TEXTS)
-    network = application.lifecycle.catalogue[model].model.network
+    network = application.lifecycle.catalogue.with_states(model).model.network
     vectors = torch.tensor([each["embedding"] for each in data])
     assert vectors.shape[1] == network.pooled_width
     body = {"model": model, "input": TEXTS, "raw_scores": True}

@@ -74,7 +74,7 @@ def until_it_has_stepped(engine: Engine, steps: int) -> None:
 
 
 def engine_of(server: Application) -> Engine:
-    return server.lifecycle.catalogue["forecaster"].engine
+    return server.lifecycle.catalogue.with_states("forecaster").engine
 
 
 def test_steps_ahead_count_as_steps_of_a_tenants_rate(

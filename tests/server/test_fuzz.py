@@ -59,7 +59,10 @@ def client(running: tuple[httpx.Client, Application]) -> httpx.Client:
 def unharmed(running: tuple[httpx.Client, Application]) -> Iterator[None]:
     """Around each test: the same answer, and no row, connection or counted byte that is left."""
     client, application = running
-    process, engine = psutil.Process(), application.lifecycle.catalogue["characters"].engine
+    process, engine = (
+        psutil.Process(),
+        application.lifecycle.catalogue.with_states("characters").engine,
+    )
     limits = application.limits
     before, files = good(client), process.num_fds()
     yield

@@ -72,7 +72,7 @@ def check(
     """That a request has the same reply in parts; the sizes of the parts."""
     whole = content(client.post(path, json=body))
     with patch.context() as within:
-        within.setattr(route, "_TURN", MAX_PART)
+        within.setattr(route, "TURN", MAX_PART)
         reads = Reads(within)
         assert content(client.post(path, json=body)) == whole
     return reads.sizes

@@ -173,7 +173,8 @@ def test_workers_share_the_usable_cores_and_a_setting_wins(system: Path) -> None
 
 def test_an_engine_without_a_number_of_threads_takes_the_usable_cores(system: Path) -> None:
     put(system, "0::/\n", {"cpu.max": "300000 100000"})
-    policy = ThreadPolicy(random_model(system / "model").network, 0)
+    network = random_model(system / "model").network
+    policy = ThreadPolicy(network.weights, network.dtype, 0)
     before = torch.get_num_threads()
     try:
         policy.apply(rows=1 << 40)

@@ -151,7 +151,7 @@ def test_a_reload_takes_the_runtime_of_the_newest_version(
         for version, source in (("2", "onnx"), ("3", "native")):
             shutil.copytree(models / source / "question", folder / version)
             assert client.post("/v2/repository/models/question/load").status_code == 200
-            served = application.lifecycle.catalogue["question"].model
+            served = application.lifecycle.catalogue.with_states("question").model
             assert served.version == version
             kernels.append(served.network.kernel)
     assert kernels[0].startswith("ONNX Runtime")

@@ -349,7 +349,7 @@ def test_keys_and_their_limits_raise_the_clients_own_errors(serve: Serve) -> Non
 
 def test_the_client_comes_again_until_a_full_queue_has_room(serve: Serve) -> None:
     with serve("characters", max_queue_requests=1, max_batch_tokens=8) as (client, application):
-        engine = application.lifecycle.catalogue["characters"].engine
+        engine = application.lifecycle.catalogue.with_states("characters").engine
         with connect(client, max_retries=20) as patient, ThreadPoolExecutor(1) as pool:
             first = pool.submit(create, patient, prompt="a" * 20_000)
             until(lambda: engine.waiting == 1)
@@ -370,7 +370,7 @@ def test_an_error_in_the_middle_of_a_stream_is_raised_behind_the_text(
         raise RuntimeError("the network fails")
 
     with serve("characters") as (client, application), connect(client) as connected:
-        served = application.lifecycle.catalogue["characters"]
+        served = application.lifecycle.catalogue.with_states("characters")
         stream = connected.completions.create(
             model="characters", prompt=PROMPT, max_tokens=50_000, stream=True
         )

@@ -397,7 +397,7 @@ def test_an_error_in_the_middle_of_a_stream_ends_it_with_events(
         raise RuntimeError("the network fails")
 
     with serve("characters") as (client, application), connect(client) as connected:
-        served = application.lifecycle.catalogue["characters"]
+        served = application.lifecycle.catalogue.with_states("characters")
         stream = connected.responses.create(
             model="characters", input=PROMPT, max_output_tokens=50_000, stream=True
         )

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from sruserve.model.text.codec import Codec, pieces_after
@@ -25,7 +26,10 @@ class SideText:
 
     def encode(self, text: str) -> Tensor:
         """Return a text's ids with bos and eos around them, (ids), int64; raises `TextError`."""
-        ids, _ = self.codec.encode(text)
+        return self.framed(self.codec.encode(text)[0])
+
+    def framed(self, ids: NDArray[np.int64]) -> Tensor:
+        """Return a text's own ids with bos and eos around them, (ids), int64."""
         return torch.from_numpy(np.concatenate([self._before, ids, self._behind]).astype(np.int64))
 
     def decode(self, ids: Sequence[int]) -> str:

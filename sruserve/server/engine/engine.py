@@ -1,20 +1,11 @@
 """One model's engine: a thread that schedules, steps and settles until it is stopped."""
 
 import logging
-import threading
 import time
-from collections.abc import Hashable, Iterator
-from contextlib import contextmanager
-from functools import partial
-from itertools import count
-from weakref import proxy
+from collections.abc import Iterable
 
-import torch
-
-from sruserve.kernels.devices import finish_work, use_own_stream
-from sruserve.kernels.oom import is_out_of_memory, release_cached
+from sruserve.kernels.oom import release_cached
 from sruserve.model.folder import Model
-from sruserve.server.engine.admission_queue import AdmissionQueue
 from sruserve.server.engine.batch import Batch
 from sruserve.server.engine.checkpoints import IntermediateStates
 from sruserve.server.engine.config import EngineConfig
@@ -27,11 +18,11 @@ from sruserve.server.engine.job import (
     Snapshot,
     StateOutput,
 )
+from sruserve.server.engine.job_engine import REPORT_SECONDS, JobEngine
 from sruserve.server.engine.model_runner import ModelRunner
 from sruserve.server.engine.one_step import OneStep
 from sruserve.server.engine.output_reader import StepResult
 from sruserve.server.engine.pending import FinishQueue
-from sruserve.server.engine.result_dispatcher import ResultDispatcher
 from sruserve.server.engine.scheduling.scheduler import Scheduler
 from sruserve.server.engine.settle import Metrics, Settler
 from sruserve.server.engine.state_cache.cache import CachedState
@@ -41,10 +32,8 @@ from sruserve.server.engine.threads import ThreadPolicy
 from sruserve.server.errors import (
     Draining,
     EmptyInput,
-    EngineFailure,
     InputTooLong,
     InvalidRequest,
-    NoProcess,
     OutOfDeviceMemory,
     ServeError,
     StateTooLarge,
@@ -53,20 +42,10 @@ from sruserve.server.errors import (
 )
 
 _log = logging.getLogger(__name__)
-_numbers = count()
-# Between two reports of what is held, which take as long as a tenth of a small step.
-_REPORT_SECONDS = 0.05
 
 
-class Engine:
-    """Serves jobs on one model: submit → schedule → step → settle.
-
-    number: unique among all engines of this process, past ones included.
-
-    Event loops submit jobs. Each loop gets all of its results of a step in one call.
-    """
-
-    what = "an engine"
+class Engine(JobEngine):
+    """Serves jobs on one model: submit → schedule → step → settle."""
 
     def __init__(
         self,
@@ -75,9 +54,9 @@ class Engine:
         metrics: Metrics,
         copy_stream: CopyStream | None = None,
     ) -> None:
-        self.model, self._config, self._metrics = model, config, metrics
-        self.number = next(_numbers)
         network = model.network
+        super().__init__(model.name, network.device, config, metrics)
+        self.model = model
         row_bytes = max(1, network.layout.nbytes)
         if config.state_pool_bytes < 2 * row_bytes:
             raise StateTooLarge(
@@ -87,9 +66,6 @@ class Engine:
         self._states = StateManager(
             network.layout, config, network.device, copy_stream or copy_stream_for(network.device)
         )
-        self._admission_queue = AdmissionQueue(config)
-        # A proxy, not `self._end`: a reference cycle would keep the memory of a discarded engine.
-        end = partial(Engine._end, proxy(self))
         self._scheduler = Scheduler(
             config,
             self._admission_queue,
@@ -97,37 +73,23 @@ class Engine:
             not network.supports_streaming,
             model.codec,
             network.crf,
-            end,
+            self._end_job,
         )
-        self._dispatcher = ResultDispatcher(self._admission_queue.drop)
         self._runner = ModelRunner(model, self._states.pool)
         self._settler = Settler(
             config, self._scheduler, self._runner, self._states, FinishQueue(self._states),
             IntermediateStates(self._states), self._dispatcher, metrics,
         )  # fmt: skip
-        self._threads = ThreadPolicy(network, config.threads)
+        self._threads = ThreadPolicy(network.weights, network.dtype, config.threads)
         self._one_step = OneStep(
             model, self._states.pool.rows, self._threads, self._admission_queue,
             self._dispatcher, metrics,
         )  # fmt: skip
         self._tier = "device" if network.device.type == "cuda" else "pool"
-        self._warm, self._draining = threading.Event(), threading.Event()
-        self.turns = 0
-        self._failure: BaseException | None = None
         self._has_news, self._next_report = False, 0.0
-        self._deadline = float("inf")
-        self._continuing = 0  # see `continuing`
-        self._continuing_lock = threading.Lock()
-        self._thread = threading.Thread(target=self._run, name=f"engine {model.name}", daemon=True)
-
-    @property
-    def waiting(self) -> int:
-        """Requests whose input is not consumed yet."""
-        return self._admission_queue.queued
 
     @property
     def running(self) -> int:
-        """Sequences without a last result."""
         return self._scheduler.running
 
     @property
@@ -137,7 +99,6 @@ class Engine:
 
     @property
     def state_limits(self) -> dict[str, int]:
-        """The bytes of states that each tier of memory can hold."""
         limits = {self._tier: self._states.pool.capacity * self._states.pool.row_bytes}
         if self._config.state_host_bytes:
             limits["host"] = self._config.state_host_bytes
@@ -148,68 +109,6 @@ class Engine:
         """States that can be cached at a time; 1/64 is left for states in transfer."""
         capacity = self._states.cache.capacity
         return capacity - capacity // 64
-
-    def start(self) -> None:
-        """Start the thread, and block until the model is warm.
-
-        Raises `EngineFailure`, or `NoProcess` where no thread can be started.
-        """
-        try:
-            self._thread.start()
-        except RuntimeError:
-            raise NoProcess from None
-        self._warm.wait()
-        if self._failure is not None:
-            raise EngineFailure(
-                f"{self.model.name} does not run: {self._failure}"
-            ) from self._failure
-
-    @property
-    def alive(self) -> bool:
-        """Whether the engine serves, or was asked to end."""
-        return self._thread.is_alive() or self._draining.is_set()
-
-    @property
-    def ended(self) -> bool:
-        """Whether nothing of it runs any more."""
-        return not self._thread.is_alive()
-
-    @property
-    def busy(self) -> bool:
-        """Whether there is work; while there is, `turns` grows."""
-        return self.waiting > 0 or self.running > 0
-
-    def drain(self, timeout: float) -> None:
-        """Admit no more jobs; fail jobs that are not done in `timeout` seconds. Returns at once."""
-        self._deadline = time.monotonic() + timeout
-        self._draining.set()
-        self._admission_queue.wake()
-
-    def stop(self, timeout: float) -> None:
-        """Drain, and wait until the thread ends."""
-        self.drain(timeout)
-        if self._thread.is_alive():
-            self._thread.join()
-
-    def check_admission(self, cost: int, tenant: Hashable = None) -> None:
-        """Raise `Overloaded` or `Draining` if a tenant's job of `cost` bytes would be refused."""
-        if self._draining.is_set():
-            raise Draining("the server is stopping; retry on another replica")
-        self._admission_queue.check(cost, tenant)
-
-    @contextmanager
-    def continuing(self) -> Iterator[None]:
-        """The block's work takes several jobs, one after another; from any thread.
-
-        While it lasts, a draining engine waits for its next job, until the drain's time is over.
-        """
-        with self._continuing_lock:
-            self._continuing += 1
-        try:
-            yield
-        finally:
-            with self._continuing_lock:
-                self._continuing -= 1
 
     def check_steps(self, steps: int) -> None:
         """Raise `InputTooLong` if the model reads whole inputs, and one has too many steps."""
@@ -222,12 +121,7 @@ class Engine:
             f"(SRUSERVE_MAX_BATCH_TOKENS); this input has {steps}"
         )
 
-    def submit(self, job: Job) -> None:
-        """Admit a job, or raise a `ServeError` at once."""
-        if self._draining.is_set() and not job.continues:
-            raise Draining("the server is stopping; retry on another replica")
-        if not job.items:
-            raise EmptyInput("the request has no inputs: send at least one")
+    def _check(self, job: Job) -> None:
         self.check_steps(max(len(item.inputs) for item in job.items))
         if job.kind is JobKind.GENERATE and not all(map(_has_last_token, job.items)):
             raise EmptyInput("nothing to continue: send a prompt, or a state that has one")
@@ -235,8 +129,6 @@ class Engine:
         for item in job.items:
             if item.start is not None and not self._can_read(item.start):
                 raise StateWrongModel("the state is cached by another engine; send it to that one")
-        job.submitted = time.monotonic()
-        self._admission_queue.submit(job)
 
     def drop(self, cached: CachedState) -> None:
         """Free a cached state after the jobs submitted so far have used it. From any thread."""
@@ -258,59 +150,20 @@ class Engine:
         """Whether the job carries the state itself, or this engine caches it."""
         return not isinstance(start.row, CachedState) or start.row.owner is self._states.cache
 
-    @torch.inference_mode()
-    def _run(self) -> None:
-        """Serve until stopped. A failure ends the current jobs, never the loop."""
-        try:
-            use_own_stream(self.model.network.device)
-            self.model.network.warm_up(self._threads.apply)
-            max_sequences = min(self._config.max_batch_tokens, self._states.max_admitted)
-            self._runner.warm_up(max_sequences, self._config.burst)
-            self._report_occupancy()
-        except faults() as error:
-            _log.exception("%s failed to warm up", self.model.name)
-            self._failure = error
-            finish_work(self.model.network.device)
-            return
-        finally:
-            self._warm.set()
-        while not (self._draining.is_set() and self._is_done()):
-            try:
-                self._run_once()
-            except _DeviceLost:
-                self._give_up()
-                return
-            except faults():
-                _log.exception("the engine of %s failed", self.model.name)
-                self._end_all(EngineFailure("the engine failed; see the server's log"))
-            self._dispatcher.flush()
-            self.turns += 1
-        self._admission_queue.close()
-        self._end_all(Draining("the server is stopping; retry on another replica"))
+    def _warm_up(self) -> None:
+        self.model.network.warm_up(self._threads.apply)
+        max_sequences = min(self._config.max_batch_tokens, self._states.max_admitted)
+        self._runner.warm_up(max_sequences, self._config.burst)
+        self._report_occupancy()
+
+    def _close(self) -> None:
         self._states.transfers.synchronize()
-        # The engine's memory was allocated on other streams, whose next work gets it.
-        finish_work(self.model.network.device)
-        self._dispatcher.flush()
-        self._metrics.ended()
 
-    def _is_done(self) -> bool:
-        """Whether nothing is left to do before the drain ends."""
-        waits = self._continuing and time.monotonic() <= self._deadline
-        return not (waits or self._scheduler.busy)
+    def _has_jobs(self) -> bool:
+        return self._scheduler.busy
 
-    def _give_up(self) -> None:
-        """End without using the device again. Probes then fail, so the process gets restarted."""
-        _log.critical(
-            "%s no longer responds: %s serves nothing until this process is restarted",
-            self.model.network.device,
-            self.model.name,
-        )
-        self._admission_queue.close()
-        for job in self._scheduler.jobs():
-            self._dispatcher.add_error(
-                job, EngineFailure("the device failed; retry on another replica")
-            )
-        self._dispatcher.flush()
+    def _jobs(self) -> Iterable[Job]:
+        return self._scheduler.jobs()
 
     def _run_once(self) -> None:
         """Run one scheduling step. After the drain deadline, end all jobs instead."""
@@ -338,7 +191,7 @@ class Engine:
     def _wait_for_jobs(self) -> None:
         """Answer jobs in one step, or else let the scheduler have all that came."""
         polls = self._has_news or self._draining.is_set()
-        messages = self._admission_queue.receive(_REPORT_SECONDS if polls else None)
+        messages = self._admission_queue.receive(REPORT_SECONDS if polls else None)
         started = time.monotonic()
         rows, left = 0, list[Job]()
         try:
@@ -364,7 +217,7 @@ class Engine:
         self._has_news = now < self._next_report
         if self._has_news:
             return
-        self._next_report = now + _REPORT_SECONDS
+        self._next_report = now + REPORT_SECONDS
         pool, on_host = self._states.pool, self._states.cache.on_host
         self._metrics.occupancy(self.waiting, self.running)
         self._metrics.states(self._tier, len(pool), len(pool) * pool.row_bytes)
@@ -420,19 +273,6 @@ class Engine:
         computed = batch.computed
         return self._runner.step(computed, burst, self._interrupted) if len(computed) else []
 
-    def _as_serve_error(self, error: BaseException) -> ServeError:
-        """Log the failure of a step, and return the error for its jobs.
-
-        Raises `_DeviceLost` if the device no longer responds.
-        """
-        if is_out_of_memory(error):
-            _log.warning("a step of %s ran out of memory: %s", self.model.name, error)
-            return OutOfDeviceMemory()
-        _log.error("a step of %s failed", self.model.name, exc_info=error)
-        if not finish_work(self.model.network.device):
-            raise _DeviceLost from error
-        return EngineFailure("the model failed on this batch; see the server's log")
-
     def _fail(self, job: Job, error: BaseException) -> None:
         self._end(job, error if isinstance(error, ServeError) else self._as_serve_error(error))
 
@@ -450,18 +290,9 @@ class Engine:
         return self._scheduler.has_waiting or self._draining.is_set()
 
     def _end(self, job: Job, error: ServeError | None) -> None:
-        """End a job early: free its rows, and deliver the error to a client that is still there."""
         for sequence in self._scheduler.drop(job):
             self._states.free(sequence)
         self._dispatcher.add_error(job, error)
-
-    def _end_all(self, error: ServeError) -> None:
-        for job in self._scheduler.jobs():
-            self._end(job, error)
-
-
-class _DeviceLost(Exception):
-    """A device fault, after which the device no longer responds to this process."""
 
 
 def _has_last_token(item: SequenceInput) -> bool:

@@ -25,6 +25,7 @@ class JobKind(Enum):
 
     COMPARE and ANSWER read pairs of sequences. TAG, REGRESS_STEPS and ENCODE answer for each step.
     EMBED answers with the row that the head of a classifier reads, or an encoder's last output.
+    TRANSLATE is the job of a translation system.
     """
 
     CLASSIFY = "classify"
@@ -37,6 +38,7 @@ class JobKind(Enum):
     EMBED = "embed"
     SCORE = "score"
     GENERATE = "generate"
+    TRANSLATE = "translate"
 
     @classmethod
     def reading(cls, task: str) -> "JobKind":
@@ -149,6 +151,24 @@ class Sampling:
     def by_step(self) -> bool:
         """Whether the host needs the scores of each step, even if bursts can run on a GPU."""
         return self.logprobs is not None or self.adjusts
+
+
+@dataclass(frozen=True, slots=True)
+class BeamSearch:
+    """Parameters of the search for a translation.
+
+    beam_size: hypotheses that go on in each step; 1 is greedy.
+    length_penalty: α of the score; 0: the score is the log-probability.
+    max_tokens: of one translation, with its end; 0: those of its source, and 50 more.
+    n_best: translations of each source that are returned; at most `beam_size`.
+    attention: return how much each token attends to the tokens of the source.
+    """
+
+    beam_size: int = 1
+    length_penalty: float = 0.6
+    max_tokens: int = 0
+    n_best: int = 1
+    attention: bool = False
 
 
 @dataclass(slots=True)  # not frozen: a frozen one takes 0.6 µs more, and each input is one
@@ -304,7 +324,47 @@ class Generated:
     state: Snapshot | None = None
 
 
-Result = Classified | Tagged | Regressed | Answered | Encoded | Embedded | Scored | Generated
+@dataclass(frozen=True, slots=True)
+class Hypothesis:
+    """One translation.
+
+    tokens: (tokens), int64, without the end. log_probability: of all of them and the end, in nats.
+    score: what translations of a source are ranked by. finish_reason: `stop` or `length`.
+    attention: (tokens, source length), float32, if it is wanted and the model has it.
+    """
+
+    tokens: NDArray[np.int64]
+    log_probability: float
+    score: float
+    finish_reason: str
+    attention: Row | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Translated:
+    """The translations of one source, the best one first; or a chunk of a streamed one.
+
+    tokens: of a streamed translation, those that were not sent before.
+    steps: tokens of the source, and steps of all hypotheses.
+    """
+
+    hypotheses: Sequence[Hypothesis]
+    tokens: Sequence[int]
+    steps: int
+    state: None = None
+
+
+Result = (
+    Translated
+    | Classified
+    | Tagged
+    | Regressed
+    | Answered
+    | Encoded
+    | Embedded
+    | Scored
+    | Generated
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -318,6 +378,7 @@ class Job:
     state_output: whether results carry a Snapshot, and of which kind.
     stream: a GENERATE job delivers its text in chunks; otherwise once, at the end.
     n_best: the most spans that an ANSWER job returns for each input.
+    search: of a TRANSLATE job.
     raw_scores: a CLASSIFY or COMPARE job returns the network's own scores, before the activation.
     input_bytes: bytes of the input that count against the queue's limit.
     submitted: `time.monotonic()` of the submission. begun: of its first step; 0: none yet.
@@ -342,6 +403,7 @@ class Job:
     raw_scores: bool = False
     n_best: int = 1
     sampling: Sampling = Sampling()
+    search: BeamSearch | None = None
     input_bytes: int = 0
     deadline: float = 0.0
     tenant: Hashable = None

@@ -3,7 +3,6 @@
 import torch
 
 from sruserve.model.machine import usable_cores
-from sruserve.model.runtime import Runtime
 
 _SMALL_SECONDS = 1e-3  # shorter steps leave the other cores to the HTTP edge
 _FLOPS = 150e9  # per second and core in float32; twice that in bfloat16
@@ -13,14 +12,14 @@ _BYTES = 30e9  # of weights that one core reads per second
 class ThreadPolicy:
     """Sets torch's thread count for the calling thread, step by step.
 
-    max_threads: for large steps; 0 is one per usable core.
+    weights: that each row is multiplied by. max_threads: for large steps; 0 is one per usable core.
     """
 
-    def __init__(self, network: Runtime, max_threads: int) -> None:
+    def __init__(self, weights: int, dtype: torch.dtype, max_threads: int) -> None:
         self._max_threads = max_threads or usable_cores()
-        size = network.dtype.itemsize
-        self._row_seconds = network.weights * 2 / (_FLOPS * 4 / size)
-        self._min_seconds = network.weights * size / _BYTES
+        size = dtype.itemsize
+        self._row_seconds = weights * 2 / (_FLOPS * 4 / size)
+        self._min_seconds = weights * size / _BYTES
         self._threads = 0
 
     def apply(self, rows: int) -> None:

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from sruserve.server.http.v1 import PerInputEndpoint
 from sruserve.server.json_output import json_bytes, long_json
-from sruserve.server.repository.served_model import ServedModel
+from sruserve.server.repository.served import Served
 from sruserve.server.tasks.per_input import Results
 from sruserve.server.tasks.requests import EmbedRequest
 
@@ -15,9 +15,7 @@ from sruserve.server.tasks.requests import EmbedRequest
 class EmbeddingEndpoint(PerInputEndpoint[EmbedRequest]):
     """Replies with the vectors as numbers or in base64."""
 
-    def _body(
-        self, number: str, request: EmbedRequest, served: ServedModel, results: Results
-    ) -> bytes:
+    def _body(self, number: str, request: EmbedRequest, served: Served, results: Results) -> bytes:
         del number
         data = []
         for index, (item, result) in enumerate(results.results):

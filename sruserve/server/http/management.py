@@ -4,7 +4,6 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from sruserve.model.heads.regression import Regression
 from sruserve.server.errors import ModelNotFound, NoProcess
 from sruserve.server.http import probes
 from sruserve.server.http import responses as replies
@@ -14,6 +13,7 @@ from sruserve.server.http.routes import ANY_TENANT, TEXT, Mounted, Reply, Route
 from sruserve.server.json_output import json_bytes
 from sruserve.server.lifecycle import Lifecycle
 from sruserve.server.metrics.page import MetricsPage
+from sruserve.server.repository.served import Served
 from sruserve.server.repository.served_model import ServedModel
 
 Answer = Callable[[Lifecycle, HttpCall], Awaitable[None]]
@@ -42,26 +42,27 @@ async def read_metrics(metrics: MetricsPage, call: HttpCall) -> None:
     await call.reply_as(200, text, [(b"content-type", content_type.encode())])
 
 
-def _describe(lifecycle: Lifecycle, model_id: str, served: ServedModel) -> replies.ModelInfo:
+def _describe(lifecycle: Lifecycle, model_id: str, served: Served) -> replies.ModelInfo:
     model = served.model
     return replies.ModelInfo(
         id=model_id,
         created=lifecycle.started_at,
         version=served.version,
-        task=model.config.task,
+        task=served.task,
         digest=model.digest,
         dtype=model.dtype,
-        streams=model.not_streamable_because is None,
-        state_bytes=model.network.state_bytes,
+        streams=served.not_streamable_because is None,
+        state_bytes=served.state_bytes,
         presets=list(served.presets),
-        labels=list(model.labels),
-        outputs=_outputs(model.config.regression),
-        vocab_size=model.config.vocab_size,
+        labels=list(served.labels),
+        outputs=_outputs(served),
+        vocab_size=served.vocab_size,
     )
 
 
-def _outputs(regression: Regression | None) -> list[replies.OutputInfo]:
+def _outputs(served: Served) -> list[replies.OutputInfo]:
     """A regressor's values with their units."""
+    regression = served.model.config.regression if isinstance(served, ServedModel) else None
     if regression is None:
         return []
     units = regression.units or ("",) * len(regression.names)

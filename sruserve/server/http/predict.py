@@ -23,7 +23,7 @@ from sruserve.server.http.truncation import Side, cut_ids, cut_text
 from sruserve.server.json_output import json_bytes, long_json
 from sruserve.server.metrics.metrics import UNKNOWN_MODEL
 from sruserve.server.offload import offload
-from sruserve.server.repository.served_model import ServedModel
+from sruserve.server.repository.served_model import ServedModel, with_states
 from sruserve.server.tasks.classify import ClassifyTask
 from sruserve.server.tasks.inputs import LONG_CHARACTERS, check_inputs
 from sruserve.server.tasks.per_input import Results
@@ -93,7 +93,8 @@ class PredictEndpoint(HttpEndpoint):
         if isinstance(request.inputs, list):
             check_inputs(len(request.inputs), task.limits, "inputs")
         names = task.name, *task.other_names
-        served = task.catalogue.choose(call.query("model"), *names).for_tenant(tenant)
+        chosen = task.catalogue.choose(call.query("model"), *names)
+        served = with_states(chosen).for_tenant(tenant)
         call.model, cost = served.name, len(body)
         served.check_admission(cost)
         with served.in_flight:

@@ -211,6 +211,81 @@ class ScoreReply(BaseModel):
     usage: Steps = Field(description="What the request computed.")
 
 
+class Alignment(BaseModel):
+    """How much each token of a translation attends to those of its text."""
+
+    source: list[str] = Field(description="The tokens of the text, with those around it.")
+    target: list[str] = Field(description="The tokens of the translation.")
+    weights: list[list[float]] = Field(
+        description="A row for each token of the translation: its shares of the text's tokens."
+    )
+
+
+_Scored = Annotated[
+    float | None,
+    Field(description="What translations of a text are ranked by, with `scores`; else null."),
+]
+_LogProbability = Annotated[
+    float | None,
+    Field(description="Of all tokens, with the one that ends it, in nats, with `scores`."),
+]
+_TokenIds = Annotated[
+    list[int] | None, Field(description="For models without a vocabulary; else null.")
+]
+
+
+class TranslationChoice(BaseModel):
+    """One translation of a text."""
+
+    text: str | None = Field(description="The translation; null without a vocabulary.")
+    token_ids: _TokenIds
+    finish_reason: str = Field(
+        description="`stop`: the translation has ended; `length`: at `max_tokens`."
+    )
+    score: _Scored
+    log_probability: _LogProbability
+    alignment: Alignment | None = Field(description="With `attention`; else null.")
+
+
+class TranslationResult(TranslationChoice):
+    """The best translation of a text, and the next ones."""
+
+    alternatives: list[TranslationChoice] = Field(
+        description="The translations after the best one, up to `n_best`, the better ones first."
+    )
+
+
+class TranslateReply(BaseModel):
+    id: _Id
+    model: _Model
+    results: list[TranslationResult] = Field(description="One entry for each text, in their order.")
+    usage: Steps = Field(description="Tokens of the texts, and steps of all hypotheses.")
+
+
+class TranslationPart(BaseModel):
+    """The next part of a streamed translation."""
+
+    index: int = Field(description="Number of the text, from 0.")
+    text: str | None = Field(description="What is new of the translation.")
+    token_ids: _TokenIds
+    finish_reason: str | None = Field(
+        description="Why the translation has ended; null: it goes on in later events."
+    )
+    score: _Scored
+    log_probability: _LogProbability
+
+
+class TranslateEvent(BaseModel):
+    """One event of a stream of translations."""
+
+    id: _Id
+    model: _Model
+    results: list[TranslationPart] = Field(
+        description="The part of one translation; empty in the last event."
+    )
+    usage: Steps | None = Field(None, description="In the last event.")
+
+
 class TokenizeReply(BaseModel):
     count: int = Field(description="Number of ids.")
     max_model_len: int | None = Field(
@@ -333,8 +408,8 @@ class ModelInfo(BaseModel):
     owned_by: str = Field("sruserve", description="Always `sruserve`.")
     version: str = Field(description="Number of the version folder; 1 if there are no versions.")
     task: str = Field(
-        description="Task of the model: `classify`, `pair`, `tag`, `regress`, `answer`, "
-        "`encode` or `generate`."
+        description="Task of the model: `classify`, `pair`, `tag`, `regress`, `answer`, `encode`, "
+        "`generate` or `translate`."
     )
     digest: str = Field(
         description="SHA-256 of its weights, maths and vocabulary; states are bound to it."

@@ -1,15 +1,21 @@
 """Server-sent events, sent as fast as the client reads."""
 
-from typing import Protocol
+import asyncio
+from collections.abc import Sequence
+from typing import Protocol, TypeVar
+
+from pydantic import BaseModel
 
 from sruserve.server.errors import ServeError, faults
 from sruserve.server.http.call import ReplyWriter
 from sruserve.server.json_output import json_bytes
 from sruserve.server.offload import offload
 from sruserve.server.tasks.caller import Caller, ClientDisconnected
-from sruserve.server.tasks.completion import Chunks, Completion
 from sruserve.server.tasks.completion_request import CompletionRequest
 from sruserve.server.tasks.error_mapping import as_serve_error
+
+Piece = TypeVar("Piece")
+Encoded = TypeVar("Encoded", contravariant=True)
 
 DONE = b"data: [DONE]\n\n"
 PING = b": ping\n\n"
@@ -20,7 +26,16 @@ EVENT_HEADERS = (
 )
 
 
-class Events(Protocol):
+class Streamed(Protocol[Piece]):
+    """What a task streams. done: resolves after the last chunk."""
+
+    @property
+    def done(self) -> asyncio.Future[None]: ...
+    async def next_chunks(self, timeout_seconds: float) -> Sequence[tuple[int, Piece]] | None: ...
+    def is_large(self, chunks: Sequence[Piece]) -> bool: ...
+
+
+class Events(Protocol[Encoded]):
     """Encodes chunks as events, in the shape of one protocol.
 
     long: encoding the last events would block the event loop.
@@ -28,7 +43,7 @@ class Events(Protocol):
 
     @property
     def long(self) -> bool: ...
-    def of(self, chunks: Chunks, large: bool) -> bytes: ...
+    def of(self, chunks: Sequence[tuple[int, Encoded]], large: bool) -> bytes: ...
     def last(self) -> bytes: ...
     def error(self, problem: ServeError) -> bytes: ...
 
@@ -36,30 +51,31 @@ class Events(Protocol):
 async def send_events(
     caller: Caller,
     reply: ReplyWriter,
-    completion: Completion,
-    events: Events,
+    streamed: Streamed[Piece],
+    events: Events[Piece],
     ping_seconds: float,
+    schema: type[BaseModel] = CompletionRequest,
 ) -> None:
-    """Send all chunks of a completion, then the last events.
+    """Send all chunks of a stream, then the last events. schema: of its request, for errors.
 
     An error before the first event becomes an ordinary reply, and a later error an event.
     """
-    caller.watch(completion.done)
+    caller.watch(streamed.done)
     try:
-        while (chunks := await completion.next_chunks(ping_seconds)) is not None:
-            large = completion.is_large([chunk for _, chunk in chunks])
+        while (chunks := await streamed.next_chunks(ping_seconds)) is not None:
+            large = streamed.is_large([chunk for _, chunk in chunks])
             await _send(reply, await offload(large, events.of, chunks, large) if chunks else PING)
         last = await offload(events.long, events.last)
         await _send(reply, last, more=False)
     except faults() as error:
         if isinstance(error, ClientDisconnected) or not reply.started:
             raise
-        problem = as_serve_error(error, CompletionRequest)
+        problem = as_serve_error(error, schema)
         await reply.send(events.error(problem))
         raise problem from error
     finally:
         caller.unwatch()
-        completion.done.cancel()  # no effect on a job that has ended
+        streamed.done.cancel()  # no effect on a job that has ended
 
 
 async def _send(reply: ReplyWriter, body: bytes, more: bool = True) -> None:

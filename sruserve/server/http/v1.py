@@ -11,18 +11,18 @@ from sruserve.server.http.sse import DONE, error_event, event, send_events
 from sruserve.server.json_output import json_bytes, long_json
 from sruserve.server.metrics.metrics import UNKNOWN_MODEL
 from sruserve.server.offload import offload
+from sruserve.server.repository.served import Served
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.tasks.caller import Caller
 from sruserve.server.tasks.choices import free_choices
 from sruserve.server.tasks.complete import CompleteTask
 from sruserve.server.tasks.completion import Chunks, Completion
 from sruserve.server.tasks.completion_request import CompletionRequest
-from sruserve.server.tasks.per_input import PerInputTask, Results
-from sruserve.server.tasks.requests import ModelRequest, Request
+from sruserve.server.tasks.per_input import Results, ResultTask
+from sruserve.server.tasks.requests import ModelRequest
 from sruserve.server.tasks.task import BaseTask
 
 Body = TypeVar("Body", bound=ModelRequest)
-Input = TypeVar("Input", bound=Request)
 
 
 class TaskEndpoint(HttpEndpoint, Generic[Body]):
@@ -46,24 +46,24 @@ class TaskEndpoint(HttpEndpoint, Generic[Body]):
             await self.answer(call, call, request, served, cost)
 
     async def answer(
-        self, caller: Caller, reply: ReplyWriter, request: Body, served: ServedModel, cost: int
+        self, caller: Caller, reply: ReplyWriter, request: Body, served: Any, cost: int
     ) -> None:
         """Run the task for `caller`, and write its result to `reply`."""
         raise NotImplementedError
 
 
-class PerInputEndpoint(TaskEndpoint[Input]):
+class PerInputEndpoint(TaskEndpoint[Body]):
     """Replies with a JSON object with a result for each input.
 
     prefix: of the ids of its replies.
     """
 
-    def __init__(self, path: str, prefix: str, task: PerInputTask[Input], tenants: Tenants) -> None:
+    def __init__(self, path: str, prefix: str, task: ResultTask[Body], tenants: Tenants) -> None:
         super().__init__(path, task, tenants)
         self._per_input, self._prefix = task, prefix
 
     async def answer(
-        self, caller: Caller, reply: ReplyWriter, request: Input, served: ServedModel, cost: int
+        self, caller: Caller, reply: ReplyWriter, request: Body, served: Served, cost: int
     ) -> None:
         with await self._per_input.run(caller, request, served, cost) as results:
             fields = caller.number, request, served, results
@@ -73,7 +73,7 @@ class PerInputEndpoint(TaskEndpoint[Input]):
                 body = self._body(*fields)
             await reply.reply(body)
 
-    def _body(self, number: str, request: Input, served: ServedModel, results: Results) -> bytes:
+    def _body(self, number: str, request: Body, served: Served, results: Results) -> bytes:
         del request
         describe = self._per_input.describe
         body = {

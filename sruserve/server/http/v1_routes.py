@@ -15,6 +15,8 @@ from sruserve.server.http.responses import (
     RegressReply,
     ScoreReply,
     TagReply,
+    TranslateEvent,
+    TranslateReply,
 )
 from sruserve.server.http.routes import (
     ANY_TENANT,
@@ -26,6 +28,7 @@ from sruserve.server.http.routes import (
     Reply,
     Route,
 )
+from sruserve.server.http.translation import TranslateEndpoint
 from sruserve.server.http.v1 import CompletionEndpoint, PerInputEndpoint, TaskEndpoint
 from sruserve.server.tasks.completion_request import CompletionRequest
 from sruserve.server.tasks.requests import (
@@ -33,12 +36,13 @@ from sruserve.server.tasks.requests import (
     ClassifyRequest,
     EmbedRequest,
     EncodeRequest,
+    ModelRequest,
     RegressRequest,
-    Request,
     ScoreRequest,
     TagRequest,
 )
 from sruserve.server.tasks.table import Tasks
+from sruserve.server.tasks.translate_request import TranslateRequest
 
 
 class Context(NamedTuple):
@@ -124,8 +128,18 @@ def completions(path: str, context: Context) -> TaskEndpoint[Any]:
     return CompletionEndpoint(path, tasks.complete, tenants, ping_seconds)
 
 
+def translate(path: str, context: Context) -> TaskEndpoint[Any]:
+    """Translate texts.
+
+    Return the best translations of each text, found by a beam search; with `stream`, send the
+    greedy translation while it grows, as server-sent events.
+    """
+    tasks, tenants, ping_seconds = context
+    return TranslateEndpoint(path, tasks.translate, tenants, ping_seconds)
+
+
 def _route(
-    handler: Create, body: type[Request], *replies: Reply, errors: Errors = ()
+    handler: Create, body: type[ModelRequest], *replies: Reply, errors: Errors = ()
 ) -> Route[Create]:
     name = handler.__name__
     return Route(
@@ -148,6 +162,12 @@ ROUTES: tuple[Route[Create], ...] = (
         Reply(CompletionReply),
         Reply(CompletionReply | ErrorReply, media_type=EVENTS),
         errors=GRAMMAR,
+    ),
+    _route(
+        translate,
+        TranslateRequest,
+        Reply(TranslateReply),
+        Reply(TranslateEvent | ErrorReply, media_type=EVENTS),
     ),
 )
 

@@ -12,8 +12,11 @@ from sruserve.server.kserve.datatypes import BYTES
 from sruserve.server.kserve.generate import Generate
 from sruserve.server.kserve.messages import RequestedOutput, Tensor
 from sruserve.server.kserve.tasks import Classify, Compare, Encode, Regress, Tag, TensorTask
+from sruserve.server.kserve.translate import Translate
 from sruserve.server.offload import Waiter, offload
-from sruserve.server.repository.served_model import ServedModel
+from sruserve.server.repository.served import Served
+from sruserve.server.repository.served_model import with_states
+from sruserve.server.repository.served_translator import ServedTranslator
 from sruserve.server.tasks.limits import NUMBER_BYTES
 from sruserve.server.tasks.table import Tasks
 
@@ -22,10 +25,13 @@ _TURN = 8 << 10  # texts that are formatted in one turn of a thread: about 15 mi
 _TEXT_NUMBERS = 6  # the numbers that take as many bytes as a value's text
 
 
-def task_of(served: ServedModel, tasks: Tasks) -> TensorTask:
+def task_of(model: Served, tasks: Tasks) -> TensorTask:
     """The task of a model."""
     max_batch_size = tasks.classify.limits.inputs
-    match served.model.config.task:
+    if isinstance(model, ServedTranslator):
+        return Translate(model, tasks.translate, max_batch_size)
+    served = with_states(model)
+    match served.task:
         case "classify":
             return Classify(served, tasks.classify, max_batch_size)
         case "pair":

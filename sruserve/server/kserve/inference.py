@@ -27,14 +27,15 @@ from sruserve.server.kserve.statistics import Statistics, Timing
 from sruserve.server.kserve.tasks import TensorTask
 from sruserve.server.lifecycle import Lifecycle
 from sruserve.server.offload import offload
-from sruserve.server.repository.served_model import ServedModel
+from sruserve.server.repository.served import Served
+from sruserve.server.repository.served_model import with_states
 from sruserve.server.streams.service import Streams
 from sruserve.server.streams.step_view import StreamView
 from sruserve.server.tasks.caller import Caller
 from sruserve.server.tasks.error_mapping import as_serve_error
 from sruserve.server.tasks.inputs import LONG_CHARACTERS
 from sruserve.server.tasks.limits import InputLimits
-from sruserve.server.tasks.requests import Request
+from sruserve.server.tasks.requests import ModelRequest, Request
 from sruserve.server.tasks.table import Tasks
 
 _EXTENSIONS = [
@@ -69,7 +70,7 @@ class Inference:
     async def _infer(
         self,
         caller: Caller,
-        served: ServedModel,
+        served: Served,
         request: InferRequest,
         cost: int,
         timing: Timing,
@@ -86,7 +87,7 @@ class Inference:
         sequence = options.sequence
         del options, inputs
 
-        async def work(caller: Caller, served: ServedModel) -> InferResponse:
+        async def work(caller: Caller, served: Served) -> InferResponse:
             if isinstance(served, StreamView):
                 task.begin_step(body, served)
             outputs, state = await task.run(caller, served, body, cost)
@@ -98,12 +99,14 @@ class Inference:
             return InferResponse(served.name, served.version, request.id, chosen, parameters)
 
         if sequence is None:
-            if body.return_state and batch > 1:
+            if isinstance(body, Request) and body.return_state and batch > 1:
                 raise InvalidRequest("'sru_return_state' needs a batch of one", param="parameters")
             request.drop_read_fields()
             return await work(caller, served)
+        model = with_states(served)
+        assert isinstance(body, Request)
         check_step(served.name, body, sequence, batch)
-        return await self._sequences.infer(caller, served, request, sequence, body, cost, work)
+        return await self._sequences.infer(caller, model, request, sequence, body, cost, work)
 
     def admit(self, tenant: Tenant, name: str, version: str, cost: int) -> None:
         """Raise if the engine would refuse a tenant's inference of `cost` bytes.
@@ -114,7 +117,7 @@ class Inference:
         if version or name != served.name or self._is_sole(name):
             served.for_tenant(tenant).check_admission(cost)
 
-    async def _choose(self, tenant: Tenant, request: InferRequest) -> ServedModel:
+    async def _choose(self, tenant: Tenant, request: InferRequest) -> Served:
         """The version for a request: the one it names, that of its states, or any."""
         name, parameters = request.model, request.parameters
         served = self.find(name, request.version)
@@ -128,7 +131,7 @@ class Inference:
             weights = await self._sequences.weights(tenant, name, sequence)
             if weights or not sequence.start:  # a start may be the retry of an earlier one
                 return catalogue.of_weights(name, weights)
-        return catalogue.choose(name, served.model.config.task)
+        return catalogue.choose(name, served.task)
 
     def _is_sole(self, name: str) -> bool:
         versions = self._lifecycle.catalogue.find(name)
@@ -222,10 +225,10 @@ class Inference:
         """Take a model out of service."""
         await self._lifecycle.unload(name)
 
-    def _all(self) -> Iterable[ServedModel]:
+    def _all(self) -> Iterable[Served]:
         return [served for _, served in self._lifecycle.catalogue.listed()]
 
-    def find(self, name: str, version: str) -> ServedModel:
+    def find(self, name: str, version: str) -> Served:
         """The model with a name, and with a version unless that is empty."""
         catalogue = self._lifecycle.catalogue
         try:
@@ -233,13 +236,13 @@ class Inference:
         except ModelNotFound:
             raise unknown_model(name, version) from None
 
-    def _statistics_of(self, served: ServedModel) -> Statistics:
+    def _statistics_of(self, served: Served) -> Statistics:
         return self._statistics.setdefault((served.name, served.version), Statistics())
 
 
 def _read_request(
     task: TensorTask, options: RequestOptions, inputs: Mapping[str, Tensor]
-) -> Request:
+) -> ModelRequest:
     """The request under `/v1` with the values of tensors and parameters."""
     fields = options.fields
     if options.sequence is not None and "more" in task.schema.model_fields:

@@ -8,7 +8,7 @@ from sruserve.server.errors import InvalidRequest
 from sruserve.server.kserve.datatypes import BYTES, shape_text
 from sruserve.server.kserve.messages import RequestedOutput, Tensor
 from sruserve.server.kserve.parameters import DEFAULT_PRIORITY, PRIORITIES
-from sruserve.server.repository.served_model import ServedModel
+from sruserve.server.repository.served import Served
 
 PLATFORM = "sruserve"
 _NO_NUMBERS = (BYTES, "BOOL")
@@ -116,9 +116,7 @@ class Signature:
             )
 
 
-def describe_model(
-    served: ServedModel, signature: Signature, versions: Sequence[str]
-) -> dict[str, Any]:
+def describe_model(served: Served, signature: Signature, versions: Sequence[str]) -> dict[str, Any]:
     """A model's metadata. versions: all that are served."""
     batch = signature.batch
     return {
@@ -130,7 +128,7 @@ def describe_model(
     }
 
 
-def configure_model(served: ServedModel, signature: Signature, max_versions: int) -> dict[str, Any]:
+def configure_model(served: Served, signature: Signature, max_versions: int) -> dict[str, Any]:
     """A model's configuration: Triton's `ModelConfig` as JSON.
 
     `sequence_batching`: the model continues sequences.
@@ -144,10 +142,10 @@ def configure_model(served: ServedModel, signature: Signature, max_versions: int
         }
     }
     about = {
-        "task": model.config.task,
+        "task": served.task,
         "digest": model.digest,
         "dtype": model.dtype,
-        "state_bytes": str(model.network.state_bytes),
+        "state_bytes": str(served.state_bytes),
     }
     return {
         "name": served.name,
@@ -159,7 +157,7 @@ def configure_model(served: ServedModel, signature: Signature, max_versions: int
         "output": [spec.config() for spec in signature.outputs],
         "parameters": {name: {"string_value": value} for name, value in about.items()},
         "model_transaction_policy": {"decoupled": False},
-        **(streams if model.not_streamable_because is None else whole),
+        **(streams if served.not_streamable_because is None else whole),
     }
 
 

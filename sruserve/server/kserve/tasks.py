@@ -15,7 +15,7 @@ from sruserve.server.streams.step_view import StreamView
 from sruserve.server.tasks.caller import Caller
 from sruserve.server.tasks.per_input import PerInputTask, Results
 from sruserve.server.tasks.regress import regression_of
-from sruserve.server.tasks.requests import Request
+from sruserve.server.tasks.requests import ModelRequest
 
 
 class TensorTask:
@@ -27,11 +27,11 @@ class TensorTask:
 
     fields: ClassVar[Mapping[str, str]] = {"text": "input", "input_ids": "input"}
     options: ClassVar[Sequence[str]] = ()
-    schema: type[Request]
+    schema: type[ModelRequest]
     signature: Signature
 
     async def run(
-        self, caller: Caller, served: ServedModel, request: Any, cost: int
+        self, caller: Caller, served: Any, request: Any, cost: int
     ) -> tuple[list[Tensor], str | None]:
         """The outputs, and the end state if it is returned."""
         raise NotImplementedError

@@ -11,12 +11,13 @@ from sruserve.server.errors import (
     WrongTask,
 )
 from sruserve.server.repository.default_models import DefaultModels, in_words
-from sruserve.server.repository.served_model import ServedModel, versioned
+from sruserve.server.repository.served import Served, versioned
+from sruserve.server.repository.served_model import ServedModel, with_states
 from sruserve.server.repository.versions import Versions
 from sruserve.server.state.token import claimed_binding
 
 
-class Catalogue(Mapping[str, ServedModel]):
+class Catalogue(Mapping[str, Served]):
     """All served models by name; only `Repository` changes it.
 
     A name stands for one version of its model; `NAME@VERSION` is the id of a certain one. Iteration
@@ -25,14 +26,14 @@ class Catalogue(Mapping[str, ServedModel]):
     defaults: the names of `SRUSERVE_DEFAULT_MODELS`, which requests without one get.
     """
 
-    def __init__(self, served: Iterable[ServedModel] = (), defaults: Sequence[str] = ()) -> None:
+    def __init__(self, served: Iterable[Served] = (), defaults: Sequence[str] = ()) -> None:
         self._defaults = DefaultModels(defaults)
         self._models: dict[str, Versions] = {}
-        self._by_id: dict[str, ServedModel] = {}
+        self._by_id: dict[str, Served] = {}
         for model in served:
             self.put(model)
 
-    def put(self, served: ServedModel, *, current: bool = True) -> None:
+    def put(self, served: Served, *, current: bool = True) -> None:
         """Add a version of a model. current: new requests get it."""
         versions = self._models.get(served.name)
         if versions is None:
@@ -43,12 +44,12 @@ class Catalogue(Mapping[str, ServedModel]):
             versions.current = served
         self._publish()
 
-    def prepare(self, served: ServedModel) -> None:
+    def prepare(self, served: Served) -> None:
         """Let the states of a version of a served model reach it before `put`."""
         if served.name in self._models:
             self._models[served.name].prepared.append(served)
 
-    def forget(self, served: ServedModel) -> None:
+    def forget(self, served: Served) -> None:
         """Undo `prepare`."""
         if served.name in self._models:
             self._models[served.name].forget(served)
@@ -58,7 +59,7 @@ class Catalogue(Mapping[str, ServedModel]):
         self._models[name].divide(weights)
         self._publish()
 
-    def drop(self, served: ServedModel) -> None:
+    def drop(self, served: Served) -> None:
         """Remove a version, and with its last one the model."""
         versions = self._models[served.name]
         if len(versions.all) == 1:
@@ -78,12 +79,12 @@ class Catalogue(Mapping[str, ServedModel]):
         """The versions of a model, if it is served."""
         return self._models.get(name)
 
-    def every(self) -> Iterator[ServedModel]:
+    def every(self) -> Iterator[Served]:
         """All versions of all models, also those that only states reach."""
         for versions in self._models.values():
             yield from (*versions.all, *versions.prepared)
 
-    def listed(self) -> Iterator[tuple[str, ServedModel]]:
+    def listed(self) -> Iterator[tuple[str, Served]]:
         """All ids, each version once: a model's name, then the ids of its other versions."""
         for name, versions in self._models.items():
             default = versions.default
@@ -92,7 +93,7 @@ class Catalogue(Mapping[str, ServedModel]):
                 if served is not default:
                     yield served.id, served
 
-    def version(self, name: str, version: str) -> ServedModel:
+    def version(self, name: str, version: str) -> Served:
         """A version of a model, which its id may name already; else raises `ModelNotFound`."""
         served = self[name]
         if name == served.id and version != served.version:
@@ -101,7 +102,11 @@ class Catalogue(Mapping[str, ServedModel]):
             )
         return self[versioned(served.name, version)]
 
-    def __getitem__(self, name: str) -> ServedModel:
+    def with_states(self, name: str) -> ServedModel:
+        """A model whose streams have states; raises `ModelNotFound`, or `CannotStream`."""
+        return with_states(self[name])
+
+    def __getitem__(self, name: str) -> Served:
         try:
             return self._by_id[name]
         except KeyError:
@@ -115,7 +120,7 @@ class Catalogue(Mapping[str, ServedModel]):
 
     def choose(
         self, name: str | None, *tasks: str, state: str | list[str | None] | None = None
-    ) -> ServedModel:
+    ) -> Served:
         """The version for a request of the tasks: of the named model, or of the only one.
 
         If several models do the tasks and none is named, a state chooses the model that it belongs
@@ -128,7 +133,7 @@ class Catalogue(Mapping[str, ServedModel]):
             served = self._unnamed(tasks, state)
         else:
             served = self[name]
-            if served.model.config.task not in tasks:
+            if served.task not in tasks:
                 raise self._wrong_task(name, tasks)
         if state is not None:
             return self.of_states(served, name, state)
@@ -139,9 +144,9 @@ class Catalogue(Mapping[str, ServedModel]):
 
     def check_defaults(self) -> None:
         """Raise `SettingsError` if two default models do the same task."""
-        self._defaults.check({name: served.model.config.task for name, served in self.items()})
+        self._defaults.check({name: served.task for name, served in self.items()})
 
-    def _unnamed(self, tasks: Sequence[str], state: str | list[str | None] | None) -> ServedModel:
+    def _unnamed(self, tasks: Sequence[str], state: str | list[str | None] | None) -> Served:
         """The model for a request that names none."""
         fitting = self.fitting(*tasks)
         if state is not None and len(fitting) > 1:
@@ -154,14 +159,12 @@ class Catalogue(Mapping[str, ServedModel]):
 
     def _wrong_task(self, name: str, tasks: Sequence[str]) -> WrongTask:
         return WrongTask(
-            f"{name} is a model for '{self[name].model.config.task}' and this route needs one "
+            f"{name} is a model for '{self[name].task}' and this route needs one "
             f"for {in_words(tasks)}; served here: {', '.join(self.fitting(*tasks)) or 'none'}",
             param="model",
         )
 
-    def of_states(
-        self, served: ServedModel, named: str | None, state: str | list[str | None]
-    ) -> ServedModel:
+    def of_states(self, served: Served, named: str | None, state: str | list[str | None]) -> Served:
         """The version with the weights of a request's states, if one is served.
 
         served: the version for a request without states. named: the id in the request; one of a
@@ -192,7 +195,7 @@ class Catalogue(Mapping[str, ServedModel]):
         """
         weights = claimed_binding(token).weights
         for served in self.every():
-            if served.states.weights == weights:
+            if isinstance(served, ServedModel) and served.weights == weights:
                 return served
         raise StateWrongModel(
             "the state belongs to a model, weights or a dtype that this server does not have; "
@@ -200,7 +203,7 @@ class Catalogue(Mapping[str, ServedModel]):
             param="state",
         )
 
-    def of_weights(self, name: str, weights: str) -> ServedModel:
+    def of_weights(self, name: str, weights: str) -> Served:
         """The version with the weights of a stream; the default one if it is not served.
 
         Raises `ModelNotFound` if no version of the model is served.
@@ -208,7 +211,7 @@ class Catalogue(Mapping[str, ServedModel]):
         served = self._by_id.get(name)
         if served is None:
             raise self._not_found(name)
-        if not weights or served.states.weights == weights:
+        if not weights or served.weights == weights:
             return served
         return self._models[name].of_weights(weights) or served
 
@@ -227,10 +230,8 @@ class Catalogue(Mapping[str, ServedModel]):
 
     def fitting(self, *tasks: str) -> list[str]:
         """The names of the models for the tasks."""
-        return [name for name, served in self.items() if served.model.config.task in tasks]
+        return [name for name, served in self.items() if served.task in tasks]
 
     def streaming(self) -> list[str]:
         """The names of the models that can continue from a state."""
-        return [
-            name for name, served in self.items() if served.model.not_streamable_because is None
-        ]
+        return [name for name, served in self.items() if served.not_streamable_because is None]

@@ -20,7 +20,7 @@ from sruserve.server.repository.fleet import Change, Fleet, WorkerRefused
 from sruserve.server.repository.local_versions import LocalVersions
 from sruserve.server.repository.plan import Plan
 from sruserve.server.repository.retirement import end_of
-from sruserve.server.repository.served_model import ServedModel
+from sruserve.server.repository.served import Served
 from sruserve.server.settings import Settings, SettingsError
 
 log = logging.getLogger("sruserve.server")
@@ -108,16 +108,16 @@ class Changes:
         except WorkerRefused as error:
             raise ModelBusy(str(error)) from error.__cause__ or error
 
-    async def end_over(self, served: ServedModel) -> None:
+    async def end_over(self, served: Served) -> None:
         """Unload a version whose states are over in all workers."""
         async with self._fleet.change() as change:
             if not self._local.is_over(served):
                 return
             with suppress(WorkerRefused):  # it has states of this version
-                await change.prepare(served.name, served.states.weights)
+                await change.prepare(served.name, served.weights)
                 await self._without(change, served, "over")
 
-    async def _without(self, change: Change, served: ServedModel, reason: str) -> None:
+    async def _without(self, change: Change, served: Served, reason: str) -> None:
         """Take one of several versions out of service in all workers."""
         versions = self._local.catalogue.find(served.name)
         assert versions is not None

@@ -28,6 +28,8 @@ from sruserve.model.folder import compute_dtype
 from sruserve.model.names import DType
 from sruserve.model.network import network_shapes
 from sruserve.model.placement import preferred_device
+from sruserve.model.translation.config import is_translation
+from sruserve.model.versions import CONFIG_FILE, newest
 from sruserve.server.settings import Settings, SettingsError, variable_name
 
 log = logging.getLogger("sruserve.server")
@@ -88,12 +90,24 @@ def readable(paths: Iterable[Path]) -> list[Path]:
     folders = []
     for path in paths:
         try:
-            read_any_config(path)
+            _ = is_translator(path) or read_any_config(path)
         except ModelError as error:
             log.error("%s", error)
         else:
             folders.append(path)
     return folders
+
+
+def is_translator(folder: Path) -> bool:
+    """Whether the newest version in a model's folder is a translation system.
+
+    Raises `ConfigError`. What cannot be read is none; whoever loads it says so.
+    """
+    try:
+        _, path = newest(folder)
+        return (path / CONFIG_FILE).is_file() and is_translation(path)
+    except OSError:
+        return False
 
 
 def prepare_gpu(
@@ -108,6 +122,7 @@ def prepare_gpu(
     that `auto` computes on the CPU in any case (`preferred_device`) do not count; if there is no
     other, it returns the CPU, too.
     """
+    paths = [path for path in paths if not is_translator(path)]  # they compute on the CPU
     given, configs = paths, {path.name: read_any_config(path) for path in paths}
     paths = [
         path

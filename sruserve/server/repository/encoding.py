@@ -210,13 +210,17 @@ def check_ids(ids: list[int] | Ids, model: Model, field: str) -> Ids:
     size = model.config.vocab_size
     if size is None:
         raise InvalidRequest(f"{model.name} takes `features`, not ids", param=field)
+    return check_range(ids, size, model.name, field)
+
+
+def check_range(ids: list[int] | Ids, size: int, name: str, field: str) -> Ids:
+    """The ids of a field as an array; raises `InvalidRequest` for one beyond a vocabulary."""
     # ids in JSON may exceed 64 bits, so they are compared as Python integers
     lowest, highest = (np.min, np.max) if isinstance(ids, np.ndarray) else (min, max)
     if len(ids) and not 0 <= lowest(ids) <= highest(ids) < size:
         wrong = next(i for i in ids if not 0 <= i < size)
         raise InvalidRequest(
-            f"'{field}' has the token id {str(wrong)[:30]}; ids of {model.name} are from 0 to "
-            f"{size - 1}",
+            f"'{field}' has the token id {str(wrong)[:30]}; ids of {name} are from 0 to {size - 1}",
             param=field,
         )
     return np.array(ids, dtype=np.int64)

@@ -8,20 +8,25 @@ from pathlib import Path
 import torch
 
 from sruserve.export.runtime.load import load_any, read_any_config
-from sruserve.kernels.devices import use_device
+from sruserve.kernels.devices import CPU, use_device
 from sruserve.kernels.oom import is_out_of_memory
-from sruserve.model.errors import FolderError
+from sruserve.model.errors import DTypeError, FolderError
 from sruserve.model.folder import Model
+from sruserve.model.folder_files import PRESETS_FILE
 from sruserve.model.placement import UNPROVEN, preferred_device
+from sruserve.model.translation.folder import load_translation
 from sruserve.model.versions import versions
 from sruserve.server.auth import Tenant
 from sruserve.server.engine.config import EngineConfig
 from sruserve.server.engine.engine import Engine
+from sruserve.server.engine.translation.engine import TranslationEngine
 from sruserve.server.errors import StateTooLarge, faults
 from sruserve.server.metrics.metrics import EngineMetrics
-from sruserve.server.repository.device import out_of_memory, pool_bytes
+from sruserve.server.repository.device import is_translator, out_of_memory, pool_bytes
 from sruserve.server.repository.presets import compute_presets
+from sruserve.server.repository.served import Served
 from sruserve.server.repository.served_model import ServedModel
+from sruserve.server.repository.served_translator import ServedTranslator
 from sruserve.server.settings import (
     Settings,
     SettingsError,
@@ -44,8 +49,8 @@ class Loader:
         self._sealer, self._tenant = sealer, tenant
 
     def load(
-        self, folder: Path, version: str | None = None, resident: Sequence[ServedModel] = ()
-    ) -> ServedModel:
+        self, folder: Path, version: str | None = None, resident: Sequence[Served] = ()
+    ) -> Served:
         """Load a version in a folder, and make it ready; not for the event loop's thread.
 
         version: its number; None: the newest one.
@@ -56,10 +61,12 @@ class Loader:
         """
         settings, device = self._settings, self._device
         use_device(device)
+        path = _folder_of(folder, version)
+        if is_translator(path):
+            return self._load_translator(folder.name, path, version, resident)
         try:
             dtype = dtype_of(settings, folder.name)
             threads = engine_limits(settings).threads
-            path = _folder_of(folder, version)
             if settings.device == "auto" and device.type != "cpu":
                 device = preferred_device(read_any_config(path), dtype, "auto", device)
             model = load_any(path, dtype, device, settings.fast, settings.onnx_allow_cpu, threads)
@@ -69,7 +76,7 @@ class Loader:
             elif model.network.device.type != device.type:  # only if the operator allows it
                 log.warning("%s runs on the CPU: %s", model.name, model.network.kernel)
             for served in reversed(resident):
-                if _same(model, served.model):
+                if isinstance(served, ServedModel) and _same(model, served.model):
                     return self._reload(model, served)
             engine = self._start_engine(model)
         except faults() as error:
@@ -83,6 +90,40 @@ class Loader:
             raise
         return ServedModel(model, engine, self._sealer, self._tenant, presets)
 
+    def _load_translator(
+        self, name: str, path: Path, version: str | None, resident: Sequence[Served]
+    ) -> ServedTranslator:
+        """Load a translation system; it computes on the CPU, in float32."""
+        if (dtype := dtype_of(self._settings, name)) not in (None, "float32"):
+            raise DTypeError(
+                f"{name} is a translation system, which computes in float32 alone: set "
+                f"{variable_name('dtype')} to float32 for it, not to {dtype}"
+            )
+        try:
+            model = load_translation(path)
+            if (model.path / PRESETS_FILE).exists():
+                raise SettingsError(
+                    f"{model.path / PRESETS_FILE}: {name} has no states for presets, because it "
+                    "translates whole texts: remove the file"
+                )
+            model = replace(model, name=name, version=version or model.version)
+            for served in reversed(resident):
+                if isinstance(served, ServedTranslator) and served.weights == model.digest:
+                    model = replace(served.model, version=model.version, path=model.path)
+                    return ServedTranslator(
+                        model, served.engine, self._tenant, served.in_flight, served.pool
+                    )
+            config = engine_limits(self._settings)
+            metrics = EngineMetrics(name)
+            engine = TranslationEngine(model, config, metrics)
+            engine.start()
+        except faults() as error:
+            if not is_out_of_memory(error.__cause__ or error):
+                raise
+            raise out_of_memory(name, CPU) from error
+        metrics.limits(config.max_queue_requests, engine.state_limits)
+        return ServedTranslator(model, engine, self._tenant)
+
     def _reload(self, model: Model, now: ServedModel) -> ServedModel:
         """The served model with the version and presets that the folder has now."""
         model = replace(now.model, version=model.version, path=model.path)
@@ -95,7 +136,7 @@ class Loader:
             presets,
             now.in_flight,
             now.pool,
-            life=now.states.life,
+            life=now.life,
         )
 
     def _start_engine(self, model: Model) -> Engine:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from sruserve.server.engine.engine import Engine
+from sruserve.server.engine.job_engine import JobEngine
 from sruserve.server.errors import ModelBusy, ModelNotFound
 from sruserve.server.metrics.metrics import version_metrics, versions_limit
 from sruserve.server.metrics.served_versions import ServedVersion
@@ -15,7 +15,7 @@ from sruserve.server.repository.discovery import loadable_models
 from sruserve.server.repository.loader import Loader
 from sruserve.server.repository.plan import Plan, pair_of, wanted
 from sruserve.server.repository.retirement import Retirement, stop_engine
-from sruserve.server.repository.served_model import ServedModel
+from sruserve.server.repository.served import Served
 from sruserve.server.repository.versions import Versions
 from sruserve.server.settings import Settings, read_names
 
@@ -44,22 +44,22 @@ class LocalVersions:
         self.unloaded: dict[str, tuple[str, str]] = {}
         self.loader: Loader | None = None
         self._settings, self._clock = settings, clock
-        self._prepared: dict[str, list[ServedModel]] = {}
+        self._prepared: dict[str, list[Served]] = {}
         self._retirement = Retirement(settings.drain_seconds, self.count)
         versions_limit(settings.model_versions)
 
     @property
-    def on_end(self) -> list[Callable[[Engine], None]]:
+    def on_end(self) -> list[Callable[[JobEngine], None]]:
         """Called with each engine that has ended while the server runs."""
         return self._retirement.on_end
 
     @property
-    def engines(self) -> list[Engine]:
+    def engines(self) -> list[JobEngine]:
         """The engines of all served versions, and of unloaded ones that finish their requests."""
         engines = dict.fromkeys(served.engine for served in self.catalogue.every())
         return [*engines, *self._retirement.engines]
 
-    def close(self) -> list[Engine]:
+    def close(self) -> list[JobEngine]:
         """Leave the engines, which are returned, to the caller, who stops them all."""
         self._retirement.closed = True
         return self.engines
@@ -80,7 +80,7 @@ class LocalVersions:
         newest, split = wanted(folder, self._settings.model_versions)
         versions = self.catalogue.find(name)
         resident = versions.all if versions is not None else []
-        prepared = self._prepared[name] = list[ServedModel]()
+        prepared = self._prepared[name] = list[Served]()
         missing = [
             number for number in split if versions is None or number not in versions.numbered
         ]
@@ -95,7 +95,7 @@ class LocalVersions:
         return self._plan_with(name, prepared, newest, split)
 
     def _plan_with(
-        self, name: str, prepared: Sequence[ServedModel], newest: str, split: Mapping[str, int]
+        self, name: str, prepared: Sequence[Served], newest: str, split: Mapping[str, int]
     ) -> Plan:
         """What is served after a load: within the limit, without the versions that end first."""
         versions = self.catalogue.find(name)
@@ -135,7 +135,7 @@ class LocalVersions:
                 self._drop(served, plan.reason)
         self.count(name)
 
-    def _drop(self, served: ServedModel, reason: str) -> None:
+    def _drop(self, served: Served, reason: str) -> None:
         """Take a version out of service."""
         self.catalogue.drop(served)
         if reason == "request":
@@ -146,7 +146,7 @@ class LocalVersions:
                 served.version, served.name, _REASONS[reason])  # fmt: skip
         self._retire(served)
 
-    def _retire(self, served: ServedModel) -> None:
+    def _retire(self, served: Served) -> None:
         """End the engine of a version, unless another version uses it."""
         if all(other.engine is not served.engine for other in self.catalogue.every()):
             self._retirement.retire(served)
@@ -158,17 +158,17 @@ class LocalVersions:
             if all(other.engine is not served.engine for other in self.catalogue.every()):
                 await stop_engine(served.engine, 0)
 
-    def is_over(self, served: ServedModel) -> bool:
+    def is_over(self, served: Served) -> bool:
         """Whether nothing can arrive for a version: no new request, and no state."""
         versions = self.catalogue.find(served.name)
         if versions is None or served not in versions.older or versions.shares(served):
             return False
         if not served.in_flight.idle:
             return False
-        if served.model.not_streamable_because is not None:
+        if served.not_streamable_because is not None:
             return True
         ttl, idle = self._settings.state_ttl_seconds, self._settings.stream_idle_seconds
-        return served.states.life.is_over(self._clock(), ttl, idle)
+        return served.life.is_over(self._clock(), ttl, idle)
 
     def count(self, name: str) -> None:
         """Report the versions."""

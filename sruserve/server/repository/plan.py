@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sruserve.model.versions import hidden_versions, versions
-from sruserve.server.repository.served_model import ServedModel
+from sruserve.server.repository.served import Served
 from sruserve.server.repository.split import read_split
 from sruserve.server.repository.versions import Versions
 from sruserve.server.settings import SettingsError
@@ -45,7 +45,7 @@ class Plan:
         """Whether it was made of the folders alone, and nothing was loaded for it yet."""
         return not any(weights for _, weights in self.versions)
 
-    def keeps(self, served: ServedModel, versions: Versions) -> bool:
+    def keeps(self, served: Served, versions: Versions) -> bool:
         """Whether one of the versions here is in the plan.
 
         A worker that has started after a change of the files may have other weights under a number.
@@ -55,7 +55,7 @@ class Plan:
         exact = {each.version for each in versions.all if pair_of(each) in self.versions}
         return served.version not in exact and served.version in dict(self.versions)
 
-    def without(self, served: ServedModel) -> "Plan":
+    def without(self, served: Served) -> "Plan":
         """The plan without one of several versions."""
         rest = tuple(each for each in self.versions if each != pair_of(served))
         split = {
@@ -66,9 +66,9 @@ class Plan:
         return replace(self, versions=rest, current=current, split=split)
 
 
-def pair_of(served: ServedModel) -> tuple[str, str]:
+def pair_of(served: Served) -> tuple[str, str]:
     """The number and the weights of a version."""
-    return served.version, served.states.weights
+    return served.version, served.weights
 
 
 def wanted(folder: Path, max_versions: int) -> tuple[str, Mapping[str, int]]:

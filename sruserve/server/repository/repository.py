@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 from sruserve.server.budget import Budget
 from sruserve.server.clocks import SYSTEM_CLOCKS, Clocks
-from sruserve.server.engine.engine import Engine
+from sruserve.server.engine.job_engine import JobEngine
 from sruserve.server.errors import (
     ModelControlRefused,
     ServeError,
@@ -26,7 +26,7 @@ from sruserve.server.repository.local_versions import LocalVersions
 from sruserve.server.repository.opening import Opening
 from sruserve.server.repository.plan import Plan, plan_at_start
 from sruserve.server.repository.retirement import end_of
-from sruserve.server.repository.served_model import ServedModel
+from sruserve.server.repository.served import Served
 from sruserve.server.repository.workers import Workers
 from sruserve.server.settings import Settings, SettingsError, variable_name
 from sruserve.server.unheard import shielded
@@ -54,7 +54,7 @@ class Repository:
         self._one_change = asyncio.Lock()
         self._waiting = Budget(_MAX_WAITING, _too_many_wait)
         self._running: asyncio.Task[None] | None = None
-        self._ask_again = WeakKeyDictionary[ServedModel, float]()
+        self._ask_again = WeakKeyDictionary[Served, float]()
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -68,12 +68,12 @@ class Repository:
         return self._local.unloaded
 
     @property
-    def on_end(self) -> list[Callable[[Engine], None]]:
+    def on_end(self) -> list[Callable[[JobEngine], None]]:
         """Called with each engine that has ended while the server runs."""
         return self._local.on_end
 
     @property
-    def engines(self) -> list[Engine]:
+    def engines(self) -> list[JobEngine]:
         """The engines of all served versions, and of unloaded ones that finish their requests."""
         return self._local.engines
 

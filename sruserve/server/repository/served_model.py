@@ -1,36 +1,23 @@
 """A served model: turns requests into jobs, and states into tokens."""
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Protocol
 
+import torch
+
 from sruserve.model.folder import Model
-from sruserve.model.versions import VERSION_MARK
 from sruserve.server.auth import Tenant
 from sruserve.server.engine.engine import Engine
-from sruserve.server.engine.job import Job, Result, Snapshot, StateOutput
-from sruserve.server.errors import (
-    CannotStream,
-    InvalidRequest,
-    PresetNotFound,
-)
-from sruserve.server.offload import POOL, Offload
+from sruserve.server.engine.job import Result, Snapshot, StateOutput
+from sruserve.server.errors import InvalidRequest, PresetNotFound
+from sruserve.server.offload import Offload
+from sruserve.server.repository.served import InFlight, Served
+from sruserve.server.repository.text_work import long_characters, pool_for
 from sruserve.server.seeds import new_seed
 from sruserve.server.state.envelope import SealedStates
 from sruserve.server.state.life import StateLife
 from sruserve.server.state.token import StateSealer
-
-# Longer texts are tokenized on another thread, so that they never block the event loop.
-LONG_CHARACTERS = 8 << 10
-# Limits in look-ups of a tokenizer, 0.2 µs each: for a text on the event loop, and for a character
-# on the threads that all models share.
-_LOOP_WORK, _SHARED_WORK = 1 << 19, 512
-
-
-def versioned(name: str, version: str) -> str:
-    """The id of one version of a model."""
-    return f"{name}{VERSION_MARK}{version}"
 
 
 class StateRequest(Protocol):
@@ -45,49 +32,17 @@ class StateRequest(Protocol):
     def state_wanted_by(self) -> str | None: ...
 
 
-class InFlight:
-    """Counts the requests of a model, on the event loop's thread.
+class ServedModel(Served):
+    """A model whose streams have states, which are bound to the model and the tenant.
 
-    While a request is in its `with` block, the model's engine accepts jobs.
-    """
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._none: asyncio.Event | None = None  # while somebody waits for it
-
-    def __enter__(self) -> None:
-        self._count += 1
-
-    def __exit__(self, *_: object) -> None:
-        self._count -= 1
-        if not self._count and self._none is not None:
-            self._none.set()
-
-    @property
-    def idle(self) -> bool:
-        """Whether no request is in flight."""
-        return not self._count
-
-    async def wait_idle(self) -> None:
-        """Wait until no request is in flight; for one waiter at a time."""
-        while self._count:
-            self._none = asyncio.Event()
-            await self._none.wait()
-        self._none = None
-
-
-class ServedModel:
-    """One model with its engine, for one tenant: its states are bound to both.
-
-    owner: the owner under whom the engine counts the jobs: see `Tenant`.
-    presets: named start states, shared by all tenants.
-    in_flight: counts the requests that may submit jobs to the engine; shared by all tenants.
     pool: the threads that tokenize long texts: one of the model's own if its tokenizer may be very
         slow.
     long_characters: texts with more characters are long.
     states: seals and opens the tenant's states of the model.
-    life: of all states of the model's weights; shared by all tenants.
     """
+
+    model: Model
+    engine: Engine
 
     def __init__(
         self,
@@ -101,27 +56,44 @@ class ServedModel:
         states: SealedStates | None = None,
         life: StateLife | None = None,
     ) -> None:
-        self.name, self.version = model.name, model.version
-        self.model = model
-        self.labels = model.labels
-        self.engine = engine
-        self.presets = presets or {}
-        self.tenant, self.owner = tenant, tenant.owner
-        self.in_flight = in_flight or InFlight()
+        super().__init__(model, engine, tenant, in_flight)
+        self.labels, self.presets = model.labels, presets or {}
         work = model.codec.work if model.codec is not None else 1.0
-        self.pool = pool or (POOL if work <= _SHARED_WORK else Offload(1))
-        self.long_characters = int(min(LONG_CHARACTERS, _LOOP_WORK / work))
+        self.pool = pool or pool_for(work)
+        self.long_characters = long_characters(work)
         self.sealer = sealer
         self.states = states or SealedStates(model, sealer, tenant, life)
+        self.weights, self.life = self.states.weights, self.states.life
         self._views: dict[Tenant, ServedModel] = {}
 
     @property
-    def id(self) -> str:
-        """The id that names this version alone."""
-        return versioned(self.name, self.version)
+    def vocab_size(self) -> int | None:
+        return self.model.config.vocab_size
+
+    @property
+    def family(self) -> str:
+        return self.model.config.model_type
+
+    @property
+    def shape(self) -> str:
+        rnn = self.model.config.rnn
+        widths = rnn.hidden_size if isinstance(rnn.hidden_size, tuple) else (rnn.hidden_size,)
+        width = "/".join(map(str, widths)) + (" in both directions" if rnn.bidirectional else "")
+        return f"{rnn.num_layers} layers x {width}"
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.network.device
+
+    @property
+    def not_streamable_because(self) -> str | None:
+        return self.model.not_streamable_because
+
+    @property
+    def state_bytes(self) -> int:
+        return self.model.network.state_bytes
 
     def for_tenant(self, tenant: Tenant) -> "ServedModel":
-        """The same model and engine for a tenant."""
         if tenant is self.tenant:
             return self
         if tenant not in self._views:
@@ -133,26 +105,14 @@ class ServedModel:
                 self.presets,
                 self.in_flight,
                 self.pool,
-                life=self.states.life,
+                life=self.life,
             )
         return self._views[tenant]
-
-    def check_admission(self, cost: int) -> None:
-        """Raise `Overloaded` or `Draining` if the engine would refuse a job of `cost` bytes.
-
-        Called before a request is read; `submit` checks again.
-        """
-        self.engine.check_admission(cost, self.owner)
 
     def end_state(self, result: Result) -> Snapshot:
         """The end state of a result, whose job returns one."""
         assert result.state is not None
         return result.state
-
-    def submit(self, job: Job) -> None:
-        """Submit a job to the engine, or raise at once."""
-        job.tenant = self.owner
-        self.engine.submit(job)
 
     def state_output(self, request: StateRequest) -> StateOutput:
         """The form in which results contain their end states.
@@ -165,15 +125,6 @@ class ServedModel:
             return StateOutput.NONE
         self.check_fits(field)
         return StateOutput.COPY
-
-    def check_streams(self, field: str | None) -> None:
-        """Raise `CannotStream` if a request has a field about states and the model has none."""
-        if field and (because := self.model.not_streamable_because) is not None:
-            raise CannotStream(
-                f"{self.name} cannot continue an input, because {because}: send "
-                "whole inputs, without `state`, `preset`, `return_state` and `more`",
-                param=field,
-            )
 
     def check_fits(self, field: str) -> None:
         """Raise `StateTooLarge` if no token can hold a state of this model."""
@@ -231,3 +182,11 @@ class ServedModel:
                 param="preset",
             ) from None
         return replace(preset, seed=new_seed())  # requests share its text, not its sampler
+
+
+def with_states(served: Served) -> ServedModel:
+    """A model whose streams have states; raises `CannotStream` for one of another kind."""
+    if not isinstance(served, ServedModel):
+        served.check_streams("model")
+        raise AssertionError(f"{served.name} has no states and does not say why")
+    return served

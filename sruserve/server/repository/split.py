@@ -8,7 +8,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from sruserve.model.errors import printable
 from sruserve.model.files import read_regular
-from sruserve.server.repository.served_model import ServedModel
+from sruserve.server.repository.served import Served
 from sruserve.server.settings import SettingsError
 
 SPLIT_FILE = "split.json"
@@ -28,12 +28,12 @@ class Split:
     weights: of each version; one of them is above 0.
     """
 
-    def __init__(self, weights: Mapping[ServedModel, int]) -> None:
+    def __init__(self, weights: Mapping[Served, int]) -> None:
         self._turns = dict.fromkeys(weights, 0)
         self.weights = dict(weights)
         self._total = sum(weights.values())
 
-    def next(self) -> ServedModel:
+    def next(self) -> Served:
         """The version for the next request."""
         turns = self._turns
         for served, weight in self.weights.items():

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from sruserve.server.repository.served_model import ServedModel
+from sruserve.server.repository.served import Served
 from sruserve.server.repository.split import Split
 
 
@@ -16,11 +16,11 @@ class Versions:
     prepared: loaded, and about to be served by all workers; only states reach them.
     """
 
-    def __init__(self, current: ServedModel) -> None:
-        self.all: list[ServedModel] = [current]
+    def __init__(self, current: Served) -> None:
+        self.all: list[Served] = [current]
         self.current = current
         self.split: Split | None = None
-        self.prepared: list[ServedModel] = []
+        self.prepared: list[Served] = []
 
     @property
     def sole(self) -> bool:
@@ -28,7 +28,7 @@ class Versions:
         return len(self.all) + len(self.prepared) == 1
 
     @property
-    def default(self) -> ServedModel:
+    def default(self) -> Served:
         """The version that stands for the model: the current one, if the split does not leave it
         out."""
         weights = self.split.weights if self.split is not None else {}
@@ -37,38 +37,38 @@ class Versions:
         return max(weights, key=weights.__getitem__)
 
     @property
-    def numbered(self) -> dict[str, ServedModel]:
+    def numbered(self) -> dict[str, Served]:
         """The versions that have an id, by number, the lowest first."""
         by_number = {served.version: served for served in self.all}
         return dict(sorted(by_number.items(), key=lambda item: int(item[0])))
 
     @property
-    def older(self) -> list[ServedModel]:
+    def older(self) -> list[Served]:
         """The versions that new requests reach only by their number, in the order of their end."""
         weights = self.split.weights if self.split is not None else {}
         older = [each for each in self.all if each is not self.current and each not in weights]
         return sorted(older, key=self._end_key)
 
-    def first_to_end(self) -> list[ServedModel]:
+    def first_to_end(self) -> list[Served]:
         """All versions, in the order in which a limit ends them; the current one is the last."""
         return sorted(self.all, key=lambda each: (each is self.current, *self._end_key(each)))
 
-    def _end_key(self, served: ServedModel) -> tuple[bool, float]:
+    def _end_key(self, served: Served) -> tuple[bool, float]:
         """A version whose engine another one uses ends first; others by their last states."""
-        return not self.shares(served), served.states.life.last_at
+        return not self.shares(served), served.life.last_at
 
-    def shares(self, served: ServedModel) -> bool:
+    def shares(self, served: Served) -> bool:
         """Whether another version has the same weights, and so the same engine."""
         return any(each is not served and each.engine is served.engine for each in self.all)
 
-    def of_weights(self, weights: str) -> ServedModel | None:
+    def of_weights(self, weights: str) -> Served | None:
         """The version with these weights that was loaded last, if any."""
         for served in reversed((*self.all, *self.prepared)):
-            if served.states.weights == weights:
+            if served.weights == weights:
                 return served
         return None
 
-    def put(self, served: ServedModel) -> None:
+    def put(self, served: Served) -> None:
         """Add a version, in place of one with the same number and weights."""
         same = [each for each in self.all if _same(each, served)]
         self.all = [*(each for each in self.all if each not in same), served]
@@ -80,11 +80,11 @@ class Versions:
             weights = {each.version: weight for each, weight in self.split.weights.items()}
             self.divide({number: weights[number] for number in weights if number in numbered})
 
-    def forget(self, served: ServedModel) -> None:
+    def forget(self, served: Served) -> None:
         """Remove a version from the prepared ones."""
         self.prepared = [each for each in self.prepared if each is not served]
 
-    def drop(self, served: ServedModel) -> None:
+    def drop(self, served: Served) -> None:
         """Remove one of several versions."""
         self.all = [each for each in self.all if each is not served]
         numbered = self.numbered
@@ -116,5 +116,5 @@ class Versions:
         return list(self.numbered)
 
 
-def _same(one: ServedModel, other: ServedModel) -> bool:
+def _same(one: Served, other: Served) -> bool:
     return one.version == other.version and one.engine is other.engine

@@ -11,6 +11,7 @@ from sruserve.server.auth import Tenant
 from sruserve.server.budget import Budget, Hold
 from sruserve.server.engine.engine import Engine
 from sruserve.server.engine.job import Snapshot, StateOutput
+from sruserve.server.engine.job_engine import JobEngine
 from sruserve.server.errors import ServeError, StreamExists, TooManyAtOnce
 from sruserve.server.metrics.metrics import stream_metrics
 from sruserve.server.repository.served_model import ServedModel
@@ -102,7 +103,7 @@ class MemoryStore:
         self._clock, self._quotas = clock, quotas
         self._entries: dict[Key, _Entry] = {}
         self._bytes = fair_shares(max_bytes, quotas, _no_memory)
-        self._rows: dict[Engine, Budget] = {}
+        self._rows: dict[JobEngine, Budget] = {}
         self._expiry: Expiry[Key] = Expiry()
         self._tombstones: defaultdict[bytes, OrderedDict[str, None]] = defaultdict(OrderedDict)
         self._max_tombstones = _MAX_TOMBSTONES // max(1, len(quotas))
@@ -247,7 +248,7 @@ class MemoryStore:
     async def delete(self, record: StreamRecord) -> None:
         self._remove(_key(record))
 
-    async def end(self, engine: Engine) -> None:
+    async def end(self, engine: JobEngine) -> None:
         self._rows.pop(engine, None)
         for number, entry in enumerate(list(self._entries.values()), 1):
             if number % _MAX_AT_ONCE == 0:

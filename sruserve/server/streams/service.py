@@ -12,8 +12,8 @@ from weakref import WeakValueDictionary
 
 from sruserve.server.auth import Tenant
 from sruserve.server.ending import STORE_SECONDS
-from sruserve.server.engine.engine import Engine
 from sruserve.server.engine.job import Snapshot, StateOutput
+from sruserve.server.engine.job_engine import JobEngine
 from sruserve.server.errors import (
     InputTooLong,
     NoCheckpoint,
@@ -87,7 +87,7 @@ class Streams:
         if self._store_or_none is not None:
             await self._store_or_none.stop()
 
-    def end(self, engine: Engine) -> None:
+    def end(self, engine: JobEngine) -> None:
         """Drop the streams' references to an engine that has ended."""
         if self._store_or_none is not None:
             self._start_unawaited(self._store_or_none.end(engine))

@@ -3,6 +3,7 @@
 from sruserve.server.budget import Hold
 from sruserve.server.engine.engine import Engine
 from sruserve.server.engine.job import Snapshot
+from sruserve.server.engine.job_engine import JobEngine
 from sruserve.server.engine.state_cache.cache import CachedState
 from sruserve.server.errors import StateWrongModel
 from sruserve.server.repository.served_model import ServedModel
@@ -63,7 +64,7 @@ class SharedState:
         """Whether its engine has ended."""
         return self._state is None
 
-    def end(self, engine: Engine) -> None:
+    def end(self, engine: JobEngine) -> None:
         """Drop the state, its holds and its engine if this is the engine, which has ended."""
         if self._engine is engine:
             self._engine = self._state = None

@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 from typing import Protocol, Self
 
 from sruserve.server.auth import Tenant
-from sruserve.server.engine.engine import Engine
 from sruserve.server.engine.job import Snapshot, StateOutput
+from sruserve.server.engine.job_engine import JobEngine
 from sruserve.server.errors import StoreUnavailable, StreamExpired, StreamUnknown
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.streams.shared_state import SharedState
@@ -175,7 +175,7 @@ class StreamStore(Protocol):
         """Delete a taken stream."""
         ...
 
-    async def end(self, engine: Engine) -> None:
+    async def end(self, engine: JobEngine) -> None:
         """Drop references to an engine that has ended, and to the states that it held."""
         ...
 

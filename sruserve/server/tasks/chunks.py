@@ -3,10 +3,14 @@
 import asyncio
 from collections import deque
 from dataclasses import replace
+from typing import Generic, TypeVar
 
 from sruserve.server.budget import Hold
-from sruserve.server.engine.job import Generated
+from sruserve.server.engine.job import Generated, Translated
 from sruserve.server.errors import Overloaded, ServeError
+from sruserve.server.tasks.caller import Caller, ClientDisconnected
+
+Piece = TypeVar("Piece", Generated, Translated)
 
 
 class Room:
@@ -40,7 +44,7 @@ class Room:
         self._hold.resize(self._least + max(0, self._taken - self._free))
 
 
-class ChunkBuffer:
+class ChunkBuffer(Generic[Piece]):
     """The chunks of a stream that wait for its client.
 
     max_states: waiting states of each completion; if the client reads slowly, older states are
@@ -54,12 +58,12 @@ class ChunkBuffer:
         self._max_states = max_states
         self._room = room
         self._problem: ServeError | None = None
-        self._pieces: list[tuple[int, Generated]] = []
+        self._pieces: list[tuple[int, Piece]] = []
         self._states: dict[int, deque[int]] = {}  # places of each completion's states in `_pieces`
         self._waiter: asyncio.Future[None] | None = None
         done.add_done_callback(self._wake)
 
-    def put(self, index: int, piece: Generated) -> None:
+    def put(self, index: int, piece: Piece) -> None:
         """Add a chunk; the engine calls it on the event loop."""
         try:
             self._room.put(len(piece.tokens))
@@ -77,7 +81,7 @@ class ChunkBuffer:
         self._pieces.append((index, piece))
         self._wake()
 
-    async def take(self, timeout_seconds: float) -> list[tuple[int, Generated]]:
+    async def take(self, timeout_seconds: float) -> list[tuple[int, Piece]]:
         """All waiting chunks; empty when the job has ended, or after the timeout.
 
         Raises `Overloaded` if the client reads too slowly.
@@ -99,3 +103,20 @@ class ChunkBuffer:
     def _wake(self, _: object = None) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+
+async def next_chunks(
+    caller: Caller, buffer: ChunkBuffer[Piece], done: asyncio.Future[None], timeout_seconds: float
+) -> list[tuple[int, Piece]] | None:
+    """The next chunks of a streamed request; empty after the timeout, None at the end.
+
+    The caller must be watched meanwhile. Raises the error that ended the job.
+    """
+    if chunks := await buffer.take(timeout_seconds):
+        return chunks
+    if caller.disconnected:
+        raise ClientDisconnected
+    if done.done():
+        done.result()
+        return None
+    return []

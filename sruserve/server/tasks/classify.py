@@ -8,7 +8,7 @@ import numpy as np
 from sruserve.server.engine.job import Classified, JobKind, SequenceInput
 from sruserve.server.errors import InvalidRequest
 from sruserve.server.repository.encoding import Ids, Tokens, encode_input
-from sruserve.server.repository.served_model import ServedModel
+from sruserve.server.repository.served_model import ServedModel, with_states
 from sruserve.server.tasks.caller import Caller
 from sruserve.server.tasks.inputs import split_inputs
 from sruserve.server.tasks.requests import ClassifyRequest, Input
@@ -27,7 +27,7 @@ class ClassifyTask(SequenceTask[ClassifyRequest]):
         """A model of task `pair` for a request with a pair, else one of task `classify`."""
         if request.model is None:
             task = self.name if request.pair is None else _PAIR
-            return self.catalogue.choose(None, task, state=request.state)
+            return with_states(self.catalogue.choose(None, task, state=request.state))
         served = super().choose(request)
         self.check(request, served)
         return served

@@ -9,9 +9,9 @@ from sruserve.server.engine.job import Generated, StateOutput
 from sruserve.server.metrics.metrics import character_gap, first_character
 from sruserve.server.offload import offload
 from sruserve.server.repository.served_model import ServedModel
-from sruserve.server.tasks.caller import Caller, ClientDisconnected
+from sruserve.server.tasks.caller import Caller
 from sruserve.server.tasks.choices import ChoiceBuilder, is_large
-from sruserve.server.tasks.chunks import ChunkBuffer
+from sruserve.server.tasks.chunks import ChunkBuffer, next_chunks
 from sruserve.server.tasks.completion_request import CompletionRequest
 from sruserve.server.tasks.inputs import LONG_CHARACTERS
 from sruserve.server.tasks.prompts import Prompt, echo_numbers
@@ -38,7 +38,7 @@ class Completion:
         request: CompletionRequest,
         prompts: Sequence[Prompt],
         done: asyncio.Future[None],
-        buffer: ChunkBuffer | None,
+        buffer: ChunkBuffer[Generated] | None,
     ) -> None:
         self.model, self.done, self._buffer = served.name, done, buffer
         self._caller = caller
@@ -74,19 +74,9 @@ class Completion:
         self._text_at[index] = now
 
     async def next_chunks(self, timeout_seconds: float) -> Chunks | None:
-        """The next chunks of a streamed request; empty after the timeout, None at the end.
-
-        The caller must be watched meanwhile. Raises the error that ended the job.
-        """
+        """The next chunks of a streamed request: see `next_chunks`."""
         assert self._buffer is not None, "the request does not stream"
-        if chunks := await self._buffer.take(timeout_seconds):
-            return chunks
-        if self._caller.disconnected:
-            raise ClientDisconnected
-        if self.done.done():
-            self.done.result()
-            return None
-        return []
+        return await next_chunks(self._caller, self._buffer, self.done, timeout_seconds)
 
     async def choices(self) -> list[dict[str, Any]]:
         """All choices of a request that does not stream, once they are complete."""

@@ -21,7 +21,7 @@ from sruserve.server.engine.constrained.process_client import (
 )
 from sruserve.server.engine.constrained.process_host import GrammarHost
 from sruserve.server.engine.constrained.remote_state import RemoteConstraint
-from sruserve.server.engine.engine import Engine
+from sruserve.server.engine.job_engine import JobEngine
 from sruserve.server.errors import (
     DeadlineExceeded,
     GrammarsNeedLlguidance,
@@ -121,7 +121,7 @@ class ConstraintCache:
         """The number of waiting and running compilations."""
         return self._waiting.used
 
-    def end(self, engine: Engine) -> None:
+    def end(self, engine: JobEngine) -> None:
         """Drop the constraints of an engine that has ended."""
         for key in [key for key, cached in self.cached.items() if cached.engine == engine.number]:
             del self.cached[key]

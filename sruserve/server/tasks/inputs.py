@@ -9,7 +9,7 @@ from sruserve.server.errors import (
     InputTooLong,
 )
 from sruserve.server.offload import LONG_BYTES
-from sruserve.server.repository.served_model import LONG_CHARACTERS as LONG_CHARACTERS
+from sruserve.server.repository.text_work import LONG_CHARACTERS as LONG_CHARACTERS
 from sruserve.server.seeds import new_seed
 from sruserve.server.tasks.limits import InputLimits
 from sruserve.server.tasks.requests import Input, State

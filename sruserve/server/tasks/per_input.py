@@ -17,7 +17,7 @@ from sruserve.server.tasks.inputs import (
 )
 from sruserve.server.tasks.limits import text_numbers
 from sruserve.server.tasks.requests import Request
-from sruserve.server.tasks.task import Task
+from sruserve.server.tasks.task import AnyBody, BaseTask, Task
 
 Body = TypeVar("Body", bound=Request)
 
@@ -44,7 +44,19 @@ class Results:
         self.unsent.__exit__(None, None, None)
 
 
-class PerInputTask(Task[Body]):
+class ResultTask(BaseTask[AnyBody]):
+    """A task with one result for each input, in order."""
+
+    async def run(self, caller: Caller, request: AnyBody, served: Any, cost: int) -> Results:
+        """Compute the results of a request. cost: bytes of the request, for the queue."""
+        raise NotImplementedError
+
+    def describe(self, served: Any, item: Any, result: Any) -> dict[str, Any]:
+        """A result in plain values, which each protocol encodes in its own shape."""
+        raise NotImplementedError
+
+
+class PerInputTask(ResultTask[Body], Task[Body]):
     """One result for each input, in order. Subclasses define the inputs and the results."""
 
     async def run(
@@ -152,10 +164,6 @@ class PerInputTask(Task[Body]):
         """The approximate count of numbers in the result of one item, if there can be many."""
         del request, served, item
         return 0
-
-    def describe(self, served: ServedModel, item: Any, result: Any) -> dict[str, Any]:
-        """A result in plain values, which each protocol encodes in its own shape."""
-        raise NotImplementedError
 
 
 def _without_inputs(item: SequenceInput) -> SequenceInput:

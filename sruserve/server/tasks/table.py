@@ -15,6 +15,7 @@ from sruserve.server.tasks.score import ScoreTask
 from sruserve.server.tasks.tag import TagTask
 from sruserve.server.tasks.task import Task
 from sruserve.server.tasks.tokenize import DetokenizeTask, TokenizeTask
+from sruserve.server.tasks.translate import TranslateTask
 
 
 class Tasks(NamedTuple):
@@ -30,6 +31,7 @@ class Tasks(NamedTuple):
     tokenize: TokenizeTask
     detokenize: DetokenizeTask
     complete: CompleteTask
+    translate: TranslateTask
 
     @classmethod
     def create(
@@ -47,6 +49,7 @@ class Tasks(NamedTuple):
             TokenizeTask(catalogue, limits),
             DetokenizeTask(catalogue, limits),
             CompleteTask(catalogue, limits, constraints),
+            TranslateTask(catalogue, limits),
         )
 
     def of_model(self, name: str, *, reads_input: bool = False) -> Task[Any]:

@@ -5,13 +5,15 @@ from collections.abc import Callable, Iterator, Sequence
 from time import monotonic
 from typing import Any, ClassVar, Generic, TypeVar
 
+from sruserve.model.text.codec import Codec
 from sruserve.server.budget import Hold
 from sruserve.server.engine.job import Snapshot
 from sruserve.server.errors import InputTooLong
-from sruserve.server.offload import offload
+from sruserve.server.offload import Offload, offload
 from sruserve.server.repository.catalogue import Catalogue
 from sruserve.server.repository.encoding import Tokens, read_part
-from sruserve.server.repository.served_model import ServedModel
+from sruserve.server.repository.served import Served
+from sruserve.server.repository.served_model import ServedModel, with_states
 from sruserve.server.tasks.caller import Caller
 from sruserve.server.tasks.inputs import INPUT_CHARACTERS, opens_long
 from sruserve.server.tasks.limits import InputLimits
@@ -21,7 +23,7 @@ AnyBody = TypeVar("AnyBody", bound=ModelRequest)
 Body = TypeVar("Body", bound=Request)
 T = TypeVar("T")
 
-_TURN = 8 << 10  # characters or ids that one turn on a thread reads: some milliseconds
+TURN = 8 << 10  # characters or ids that one turn on a thread reads: some milliseconds
 
 
 class BaseTask(Generic[AnyBody]):
@@ -44,7 +46,7 @@ class BaseTask(Generic[AnyBody]):
         """The names of its models."""
         return self.catalogue.fitting(self.name, *self.other_names)
 
-    def choose(self, request: Any) -> ServedModel:
+    def choose(self, request: Any) -> Served:
         """The model for a request; raises `ModelNotFound`, `WrongTask` or `InvalidRequest`."""
         return self.catalogue.choose(request.model, self.name, *self.other_names)
 
@@ -83,12 +85,13 @@ class BaseTask(Generic[AnyBody]):
             )
         caller.count_more(self.limits, carried)
         items: list[T] = []
-        for first, end, size in _turns(inputs, starts):
+        for first, end, size in turns(inputs, starts):
             tokens, content, start = None, inputs[first], starts[first]
-            if isinstance(content, str) and len(content) > _TURN and served.model.codec is not None:
+            if isinstance(content, str) and len(content) > TURN and served.model.codec is not None:
                 word = start.word if start is not None else ""
-                tokens = await _read_parts(caller, served, content, word, field, more, locate)
-            cost = size if tokens is None else _TURN
+                codec, pool = served.model.codec, served.pool
+                tokens = await read_parts(caller, codec, pool, content, word, field, more, locate)
+            cost = size if tokens is None else TURN
             items += await offload(
                 True, work, first, end, tokens, cost=cost, caller=caller, pool=served.pool
             )
@@ -124,9 +127,8 @@ class Task(BaseTask[Body]):
 
         Raises `ModelNotFound`, `WrongTask`, `InvalidRequest` or `StateWrongModel`.
         """
-        return self.catalogue.choose(
-            request.model, self.name, *self.other_names, state=request.state
-        )
+        names = self.name, *self.other_names
+        return with_states(self.catalogue.choose(request.model, *names, state=request.state))
 
     def check(self, request: Any, served: ServedModel) -> None:
         """Raise `InvalidRequest` if a request does not fit the model of its stream."""
@@ -166,34 +168,39 @@ def _size(content: str | list[int] | list[str]) -> int:
     return len(content)
 
 
-def _turns(
+def turns(
     inputs: Sequence[str | list[int]], starts: Sequence[Snapshot | None]
 ) -> Iterator[tuple[int, int, int]]:
-    """Group inputs into slices of about `_TURN`: the first index, the end, the characters or ids.
+    """Group inputs into slices of about `TURN`: the first index, the end, the characters or ids.
 
     A longer input is a slice of its own.
     """
     first = size = 0
     for index, (content, start) in enumerate(zip(inputs, starts, strict=True)):
         characters = _size(content)
-        if first < index and characters > _TURN:
+        if first < index and characters > TURN:
             yield first, index, size
             first, size = index, 0
         size += characters + INPUT_CHARACTERS
         if start is not None:
             size += len(start.word) + len(start.held_back)
-        if size >= _TURN or index + 1 == len(inputs):
+        if size >= TURN or index + 1 == len(inputs):
             yield first, index + 1, size
             first, size = index + 1, 0
 
 
-async def _read_parts(
-    caller: Caller, served: ServedModel, text: str, word: str, field: str, more: bool, locate: bool
+async def read_parts(
+    caller: Caller,
+    codec: Codec,
+    pool: Offload,
+    text: str,
+    word: str,
+    field: str,
+    more: bool,
+    locate: bool,
 ) -> Tokens | None:
     """The tokens of a long text, each part in a turn; None: the text has only one part."""
-    codec, pool = served.model.codec, served.pool
-    assert codec is not None
-    parts = await offload(True, codec.parts, text, _TURN, cost=_TURN, caller=caller)
+    parts = await offload(True, codec.parts, text, TURN, cost=TURN, caller=caller)
     if len(parts) == 1:
         return None
     tokens = []
@@ -202,4 +209,4 @@ async def _read_parts(
         cost, word = len(word) + len(part), ""
         read = await offload(True, read_part, *arguments, cost=cost, caller=caller, pool=pool)
         tokens.append(read)
-    return await offload(True, Tokens.joined, parts, tokens, cost=_TURN, caller=caller)
+    return await offload(True, Tokens.joined, parts, tokens, cost=TURN, caller=caller)

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 
@@ -11,13 +11,13 @@ from sruserve.model.names import Task as ModelTask
 from sruserve.model.text.codec import pieces_after, token_text
 from sruserve.server.offload import offload
 from sruserve.server.repository.encoding import Ids, Tokens, check_ids, codec_of, read_part
-from sruserve.server.repository.served_model import ServedModel
+from sruserve.server.repository.served_model import ServedModel, with_states
 from sruserve.server.tasks.caller import Caller
 from sruserve.server.tasks.encode import listed
 from sruserve.server.tasks.inputs import LONG_CHARACTERS, split_inputs
 from sruserve.server.tasks.limits import bytes_numbers
 from sruserve.server.tasks.requests import DetokenizeRequest, TokenizeRequest
-from sruserve.server.tasks.task import BaseTask
+from sruserve.server.tasks.task import AnyBody, BaseTask
 
 _TASKS: tuple[str, ...] = get_args(ModelTask)
 _STRING_NUMBERS = 2  # of a token's text in a reply
@@ -39,7 +39,14 @@ class Tokenized:
     large: bool
 
 
-class TokenizeTask(BaseTask[TokenizeRequest]):
+class _TextTask(BaseTask[AnyBody]):
+    """A task of models whose vocabulary reads and writes one language."""
+
+    def choose(self, request: Any) -> ServedModel:
+        return with_states(super().choose(request))
+
+
+class TokenizeTask(_TextTask[TokenizeRequest]):
     """The ids that a model with a vocabulary reads for a text."""
 
     name, other_names, schema = _TASKS[0], _TASKS[1:], TokenizeRequest
@@ -68,7 +75,7 @@ class TokenizeTask(BaseTask[TokenizeRequest]):
             )
 
 
-class DetokenizeTask(BaseTask[DetokenizeRequest]):
+class DetokenizeTask(_TextTask[DetokenizeRequest]):
     """The text that ids of a model's vocabulary stand for."""
 
     name, other_names, schema = _TASKS[0], _TASKS[1:], DetokenizeRequest

@@ -18,7 +18,7 @@ from sruserve.server.observation.observation import Description
 from sruserve.server.observation.traceparent import TraceParent
 from sruserve.server.offload import LONG_BYTES, offload
 from sruserve.server.repository.catalogue import Catalogue
-from sruserve.server.repository.served_model import ServedModel
+from sruserve.server.repository.served_model import ServedModel, with_states
 from sruserve.server.state.envelope import SealedStates
 from sruserve.server.streams.step_view import StreamView
 from sruserve.server.tasks.caller import Caller, ClientDisconnected
@@ -214,11 +214,11 @@ class SessionEndpoint(Endpoint[WebSocketRequest]):
     def _begin(self, beginning: dict[str, Any], tenant: Tenant) -> tuple[Session, str]:
         """Begin a session; returns it with the task of its model."""
         request = _validated(Request, beginning)
-        served = self._catalogue.choose(request.model, *_TASKS, state=request.state)
-        served = served.for_tenant(tenant)
+        chosen = self._catalogue.choose(request.model, *_TASKS, state=request.state)
+        served = with_states(chosen).for_tenant(tenant)
         served.check_streams("model")
         (state,) = served.initial_states(request, 1)
-        return Session(served.states, state), served.model.config.task
+        return Session(served.states, state), served.task
 
     async def refuse(self, call: WebSocketRequest, problem: ServeError) -> None:
         await call.refuse(problem)
@@ -240,7 +240,7 @@ class SessionEndpoint(Endpoint[WebSocketRequest]):
     def _served_model(self, stream: Session) -> ServedModel:
         """The model of a session as it is served now; raises if it is not served."""
         name = stream.states.name
-        served = self._catalogue.of_weights(name, stream.states.weights)
+        served = with_states(self._catalogue.of_weights(name, stream.states.weights))
         served = served.for_tenant(stream.states.tenant)
         if not served.states.match(stream.states):
             raise StateWrongModel(
@@ -252,7 +252,7 @@ class SessionEndpoint(Endpoint[WebSocketRequest]):
     async def _compute(
         self, frame: WebSocketRequest, served: ServedModel, stream: Session, fields: dict[str, Any]
     ) -> None:
-        task = self._tasks.of_model(served.model.config.task, reads_input="input" in fields)
+        task = self._tasks.of_model(served.task, reads_input="input" in fields)
         if task is self._tasks.complete:
             await self._complete(frame, served, stream, fields)
             return

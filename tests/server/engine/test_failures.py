@@ -126,7 +126,7 @@ def test_a_device_that_is_dead_ends_its_engine_so_that_probes_fail(
     async def run(driver: Driver) -> None:
         await driver.score("It was")
         monkeypatch.setattr(Network, "hidden", fault)
-        monkeypatch.setattr("sruserve.server.engine.engine.finish_work", lambda device: False)
+        monkeypatch.setattr("sruserve.server.engine.job_engine.finish_work", lambda device: False)
         jobs = [driver.job(JobKind.SCORE, [SequenceInput(driver.ids("It was"))]) for _ in range(3)]
         submitted.set()
         outcomes = await asyncio.gather(*(job.results() for job in jobs), return_exceptions=True)

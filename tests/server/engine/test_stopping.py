@@ -108,6 +108,7 @@ def launching(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Driver, 
 
     monkeypatch.setattr(Network, "hidden", launch)
     driver.engine.model = replace(driver.model, network=OnGpu(driver.model.network))
+    driver.engine._device = driver.engine.model.network.device
     return driver, cuda
 
 

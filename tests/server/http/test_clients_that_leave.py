@@ -25,7 +25,7 @@ from tests.server.observing import metric, until
 def test_a_completion_stops_when_its_client_leaves(
     client: httpx.Client, application: Application, stream: bool
 ) -> None:
-    engine = application.lifecycle.catalogue["characters"].engine
+    engine = application.lifecycle.catalogue.with_states("characters").engine
     cancelled = 'sru_requests_total{model="characters",outcome="cancelled",route="/v1/completions"}'
     gone = 'sru_client_disconnects_total{model="characters"}'
     until(lambda: application.lifecycle.active == 0)  # requests of earlier tests are counted
@@ -54,7 +54,7 @@ def test_a_client_that_leaves_with_queued_requests_leaves_nothing_in_memory(
     client: httpx.Client, application: Application, leftovers: Leftovers, queued: bytes
 ) -> None:
     engine, connections = (
-        application.lifecycle.catalogue["characters"].engine,
+        application.lifecycle.catalogue.with_states("characters").engine,
         application.connections,
     )
     before = connections.open
@@ -106,7 +106,7 @@ def test_others_go_on_while_clients_leave(client: httpx.Client, application: App
     for thread in threads:
         thread.join(60)
     assert texts == [alone] * 4
-    engine = application.lifecycle.catalogue["characters"].engine
+    engine = application.lifecycle.catalogue.with_states("characters").engine
     until(lambda: engine.rows == 0)
 
 
@@ -126,7 +126,7 @@ def test_a_client_that_never_reads_holds_back_nobody(
     body = {"model": "characters", "prompt": "a", "max_tokens": 20_000, "stream": True, "n": 4}
     body |= {"logprobs": 5}  # more bytes than socket buffers hold
     connection = connect(client, "/v1/completions", body)
-    engine = application.lifecycle.catalogue["characters"].engine
+    engine = application.lifecycle.catalogue.with_states("characters").engine
     until(lambda: engine.running == 4)
     reply = client.post("/v1/score", json={"model": "characters", "input": "To be"})
     assert reply.status_code == 200
@@ -180,7 +180,7 @@ def test_a_request_that_waits_for_too_long_gets_504(serve: Serve) -> None:
 def test_a_client_that_leaves_with_more_pipelined_is_seen(
     client: httpx.Client, application: Application, behind: bytes, reset: bool
 ) -> None:
-    engine = application.lifecycle.catalogue["characters"].engine
+    engine = application.lifecycle.catalogue.with_states("characters").engine
     body = {"model": "characters", "prompt": "a", "max_tokens": 100_000}
     connection = connect(client, "/v1/completions", body)
     until(lambda: engine.running == 1)

@@ -40,7 +40,7 @@ def test_the_numbers_are_those_of_the_state(client: httpx.Client, application: A
     state = state_of(client)
     shown = view(client, state, values=MAX_VALUES).json()
     StateReply.model_validate(shown, strict=True, extra="forbid")
-    served = application.lifecycle.catalogue["characters"]
+    served = application.lifecycle.catalogue.with_states("characters")
     snapshot, layout = served.open_state(state), served.model.network.layout
     assert (shown["model"], shown["version"]) == ("characters", "1")
     assert (shown["steps"], shown["state_bytes"]) == (snapshot.steps, layout.nbytes)

@@ -48,7 +48,7 @@ def test_a_start_that_its_client_leaves_before_its_step_leaves_no_sequence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def test(streams: Streams, catalogue: Catalogue) -> None:
-        served, there = catalogue["characters"], asyncio.Event()
+        served, there = catalogue.with_states("characters"), asyncio.Event()
         add = streams._store.add
 
         async def adds_and_stalls(*args: Any) -> None:
@@ -82,7 +82,11 @@ def test_a_start_that_its_client_leaves_before_its_step_leaves_no_sequence(
 
 def test_a_first_step_that_has_begun_counts_without_its_client(run: Run) -> None:  # noqa: F811
     async def test(streams: Streams, catalogue: Catalogue) -> None:
-        served, begun, goes_on = catalogue["characters"], asyncio.Event(), asyncio.Event()
+        served, begun, goes_on = (
+            catalogue.with_states("characters"),
+            asyncio.Event(),
+            asyncio.Event(),
+        )
 
         async def slow(view: StreamView) -> bytes:
             begun.set()
@@ -111,7 +115,7 @@ def test_a_sequence_whose_start_the_store_left_half_done_starts_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def test(streams: Streams, catalogue: Catalogue) -> None:
-        served, there = catalogue["characters"], False
+        served, there = catalogue.with_states("characters"), False
         add, take = streams._store.add, streams._store.take
 
         async def adds(*args: Any) -> Any:
@@ -146,7 +150,7 @@ def test_a_start_goes_on_from_its_own_state_whatever_another_start_has_left(
     number: int | None,
 ) -> None:
     async def test(streams: Streams, catalogue: Catalogue) -> None:
-        served = catalogue["characters"]
+        served = catalogue.with_states("characters")
         expected = await starting(streams, served)
         _, token = await streams.token(served, ID)
         await streams.delete(served.tenant, ID)
@@ -167,7 +171,7 @@ def test_of_two_starts_at_once_one_makes_the_step(
     contents: bytes,
 ) -> None:
     async def test(streams: Streams, catalogue: Catalogue) -> None:
-        served, done = catalogue["characters"], 0
+        served, done = catalogue.with_states("characters"), 0
 
         async def counted(view: StreamView) -> bytes:
             nonlocal done
@@ -208,7 +212,7 @@ def test_a_stored_response_counts_while_it_is_read(
         with monkeypatch.context() as patch:
             patch.setattr(sequences, "unpack_response", unpack)
             patch.setattr(_Step, "continue_stream", stored)
-            served, ask = catalogue["characters"], Sequences(streams, limits).infer
+            served, ask = catalogue.with_states("characters"), Sequences(streams, limits).infer
             await ask(caller, served, infer_request, sequence, body, 1, nothing)
         assert (counted, limits.replies.used) == ([9000], 0)
 

@@ -72,7 +72,7 @@ def test_a_request_that_cannot_wait_is_refused_in_triton_s_words(
     serve: Serve, settings: dict[str, int], options: dict[str, int], message: str
 ) -> None:
     with serve("characters", **settings) as (client, application):
-        engine = application.lifecycle.catalogue["characters"].engine
+        engine = application.lifecycle.catalogue.with_states("characters").engine
         step, begun, answered = engine._runner.step, threading.Event(), threading.Event()
 
         def step_when_another_waits(*arguments: Any) -> Any:
@@ -106,7 +106,7 @@ def test_shapes_have_a_batch_dimension_where_the_configuration_has_batches(
     ):
         assert [each["name"] for each in mine] == [each["name"] for each in theirs]
         assert [each["shape"] for each in mine] == [[*batch, *each["dims"]] for each in theirs]
-    streams = application.lifecycle.catalogue[model].model.network.supports_streaming
+    streams = application.lifecycle.catalogue.with_states(model).model.network.supports_streaming
     assert ("sequence_batching" in config) == streams
 
 

@@ -267,7 +267,7 @@ def test_what_cannot_be_a_sequence(
 def test_a_sequence_ends_however_large_its_state_is(serve: Serve) -> None:
     bounds = {"max_body_bytes": 320, "max_input_bytes": 100}
     with serve("characters", **bounds) as (client, application):
-        served = application.lifecycle.catalogue["characters"]
+        served = application.lifecycle.catalogue.with_states("characters")
         assert 8 * served.state_numbers(StateOutput.COPY) > 320, "no reply has room for it"
         for flags in ("start",), (), ("end",), ("start", "end"):
             sequence = {f"sequence_{flag}": True for flag in flags}

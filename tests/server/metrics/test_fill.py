@@ -35,7 +35,7 @@ def two(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 def engine_of(application: Application, version: str) -> Engine:
     catalogue = application.lifecycle.catalogue
-    return catalogue[f"filled@{version}"].engine
+    return catalogue.with_states(f"filled@{version}").engine
 
 
 def of_model(client: httpx.Client, name: str, tier: str = "") -> float:

@@ -166,7 +166,7 @@ def test_the_gap_before_each_further_piece_of_a_streamed_text_is_counted(
 def test_the_limits_of_the_queue_of_states_and_of_connections_are_exported(serve: Serve) -> None:
     limits = {"max_queue_requests": 77, "state_host_bytes": 5 << 20, "max_connections": 99}
     with serve("question", **limits) as (client, application):
-        (served,) = application.lifecycle.catalogue.values()
+        served = application.lifecycle.catalogue.with_states("question")
         row_bytes = served.engine._states.pool.row_bytes
         in_pool = (1 << 20) // row_bytes * row_bytes
         assert metric(client, 'sru_queue_limit_requests{model="question"}') >= 77

@@ -89,7 +89,7 @@ def test_a_long_reply_of_the_old_version_is_finished(
             got.extend(json.loads(event)["choices"][0]["text"] for event in events)
 
     thread = threading.Thread(target=ask)
-    old = application.lifecycle.catalogue["words"].engine
+    old = application.lifecycle.catalogue.with_states("words").engine
     steps.hold(old)
     thread.start()
     until(lambda: steps.waiting > 0)
@@ -154,7 +154,7 @@ def test_a_model_that_is_loaded_again_as_it_is_keeps_its_streams(
     running: tuple[httpx.Client, Application], models: Path
 ) -> None:
     client, application = running
-    engine = application.lifecycle.catalogue["question"].engine
+    engine = application.lifecycle.catalogue.with_states("question").engine
     stream = client.post("/v1/streams", json={"model": "question"}).json()["id"]
     step = {"step": 1, "input": "who "}
     assert client.post(f"/v1/streams/{stream}/steps", json=step).status_code == 200
@@ -163,7 +163,7 @@ def test_a_model_that_is_loaded_again_as_it_is_keeps_its_streams(
     assert change(client, "question", "load").status_code == 200
     described = client.get("/v1/models/question").json()
     assert (described["version"], described["presets"]) == ("4", ["start"])
-    assert application.lifecycle.catalogue["question"].engine is engine
+    assert application.lifecycle.catalogue.with_states("question").engine is engine
     step = {"step": 2, "input": "what"}
     assert client.post(f"/v1/streams/{stream}/steps", json=step).status_code == 200
     assert classify(client, preset="start").status_code == 200

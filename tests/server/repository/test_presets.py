@@ -181,7 +181,7 @@ def test_presets_whose_states_are_large_together_are_refused(tmp_path: Path) -> 
         lifecycle = Lifecycle(load_settings(model_folders=(folder,)))
         await lifecycle.start()
         try:
-            served = lifecycle.catalogue["m"]
+            served = lifecycle.catalogue.with_states("m")
             assert len(await asyncio.to_thread(compute_presets, served, 3 * nbytes)) == 3
             with pytest.raises(SettingsError, match=f"3 presets need {3 * nbytes:,} bytes"):
                 await asyncio.to_thread(compute_presets, served, 3 * nbytes - 1)

@@ -11,12 +11,12 @@ import httpx
 import pytest
 
 from sruserve.server.app import Application
-from sruserve.server.engine.engine import Engine
+from sruserve.server.engine.job_engine import JobEngine
 from sruserve.server.repository.device import NoMemory
 from sruserve.server.repository.fleet import WorkerRefused, _OwnChange
 from sruserve.server.repository.loader import Loader
 from sruserve.server.repository.local_versions import _MAX_RETIRING
-from sruserve.server.repository.served_model import InFlight, ServedModel
+from sruserve.server.repository.served import InFlight, Served
 from tests.server.conftest import Serve
 from tests.server.held_steps import Steps
 from tests.server.observing import until
@@ -36,7 +36,7 @@ def test_an_idle_socket_holds_no_model_that_is_unloaded(
     running: tuple[httpx.Client, Application],
 ) -> None:
     client, application = running
-    network = weakref.ref(application.lifecycle.catalogue["words"].model.network)
+    network = weakref.ref(application.lifecycle.catalogue.with_states("words").model.network)
 
     async def talk() -> None:
         async with connected(client) as connection:
@@ -58,7 +58,7 @@ def test_a_socket_goes_on_with_the_weights_that_it_began_with(
     client, application = running
     body = {"model": "words", "prompt": "who", "max_tokens": 2500, "seed": 3}
     whole = client.post("/v1/completions", json=body).json()["choices"][0]["text"]
-    old = application.lifecycle.catalogue["words"].engine
+    old = application.lifecycle.catalogue.with_states("words").engine
 
     async def change_now(what: str) -> int:
         return (await asyncio.to_thread(change, client, "words", what)).status_code
@@ -122,7 +122,7 @@ def test_an_unloaded_model_leaves_nothing_behind(
     stream = client.post("/v1/streams", json={"model": "question"}).json()["id"]
     step = {"step": 1, "input": "who "}
     assert client.post(f"/v1/streams/{stream}/steps", json=step).status_code == 200
-    engine = weakref.ref(application.lifecycle.catalogue["question"].engine)
+    engine = weakref.ref(application.lifecycle.catalogue.with_states("question").engine)
     gc.collect()
     gc.disable()  # what is held in a circle would stay for long in a server, too
     try:
@@ -146,8 +146,8 @@ def test_an_unloaded_model_ends_even_if_no_thread_can_be_started(
     running: tuple[httpx.Client, Application], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client, application = running
-    engine = application.lifecycle.catalogue["question"].engine
-    ended: list[Engine] = []
+    engine = application.lifecycle.catalogue.with_states("question").engine
+    ended: list[JobEngine] = []
     application.lifecycle.repository.on_end.append(ended.append)
     without_threads(monkeypatch, "")
     assert change(client, "question", "unload").status_code == 200
@@ -239,7 +239,7 @@ def test_a_version_that_makes_room_is_waited_for_only_so_long(
         while not over.is_set():
             await asyncio.sleep(0.01)
 
-    def full(loader: Loader, folder: Path, version: str, *rest: Any) -> ServedModel:
+    def full(loader: Loader, folder: Path, version: str, *rest: Any) -> Served:
         if version == "4" and not over.is_set():
             raise NoMemory("the GPU ran out of memory")
         return load(loader, folder, version, *rest)
@@ -266,7 +266,7 @@ def test_versions_that_new_requests_need_are_loaded_before_older_ones(
     loaded: list[tuple[str, str]] = []
     load = Loader.load
 
-    def note(loader: Loader, folder: Path, version: str, *rest: Any) -> ServedModel:
+    def note(loader: Loader, folder: Path, version: str, *rest: Any) -> Served:
         loaded.append((folder.name, version))
         return load(loader, folder, version, *rest)
 

@@ -23,6 +23,7 @@ from sruserve.server.app import Application
 from sruserve.server.repository.device import NoMemory
 from sruserve.server.repository.discovery import find_models, loadable_models
 from sruserve.server.repository.loader import Loader
+from sruserve.server.repository.served import Served
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.settings import SettingsError, load_settings
 from tests.server.conftest import LABELS, Serve
@@ -320,7 +321,7 @@ def test_a_socket_and_a_held_stream_keep_their_version_as_long_as_they_last(
     deploying: Running, clock: HandClock
 ) -> None:
     client, application = deploying
-    life = application.lifecycle.catalogue["question"].states.life
+    life = application.lifecycle.catalogue.with_states("question").states.life
     stream = client.post("/v1/streams", json={"model": "question"}).json()["id"]
 
     async def talk() -> None:
@@ -431,7 +432,7 @@ def test_a_new_version_that_does_not_fit_into_memory_ends_the_oldest_one(
         application.lifecycle.repository,
     )
 
-    def full(loader: Loader, folder: Path, *rest: Any) -> ServedModel:
+    def full(loader: Loader, folder: Path, *rest: Any) -> Served:
         if len(repository.engines) > 2:
             raise NoMemory("the GPU ran out of memory")
         return load(loader, folder, *rest)
@@ -513,7 +514,7 @@ def test_a_version_that_has_ended_leaves_nothing_behind(
     deploying: Running, clock: HandClock
 ) -> None:
     _, application = deploying
-    network = weakref.ref(application.lifecycle.catalogue["question"].model.network)
+    network = weakref.ref(application.lifecycle.catalogue.with_states("question").model.network)
     gc.collect()
     gc.disable()
     try:

@@ -165,8 +165,8 @@ class Replicas:
     @property
     def rows(self) -> int:
         """State rows in use, of all models on all servers."""
-        served = [each for app in self.applications for each in app.lifecycle.catalogue.values()]
-        return sum(each.engine.rows for each in served)
+        catalogues = [app.lifecycle.catalogue for app in self.applications]
+        return sum(each.with_states(name).engine.rows for each in catalogues for name in each)
 
 
 @pytest.fixture(scope="session", params=["memory", "redis"])

@@ -42,7 +42,7 @@ def test_what_is_counted_is_what_is_there_whatever_happens(
     chance = random.Random(7)
 
     async def test(streams: Streams, catalogue: Catalogue) -> None:
-        served = catalogue["characters"].for_tenant(tenant)
+        served = catalogue.with_states("characters").for_tenant(tenant)
         store, refused = streams._store, 0
         port = request.getfixturevalue("redis_port") if isinstance(store, RedisStore) else 0
         client = redis.Redis(port=port, db=6) if port else None
@@ -123,7 +123,7 @@ def test_a_step_whose_state_is_refused_counts_as_little_as_before(run: Run) -> N
     tenant = Tenant("refused")
 
     async def test(streams: Streams, catalogue: Catalogue) -> None:
-        served, store = catalogue["characters"].for_tenant(tenant), streams._store
+        served, store = catalogue.with_states("characters").for_tenant(tenant), streams._store
         assert isinstance(store, MemoryStore)
         stream, twin = [(await streams.create(served, None)).id for _ in range(2)]
         for name in (stream, twin):

@@ -31,7 +31,7 @@ def count(application: Application, steps: int) -> None:
 
 def read_on_threads(application: Application) -> None:
     """Read all texts on threads, as for a tokenizer whose time has no known bound."""
-    codec = application.lifecycle.catalogue["characters"].model.codec
+    codec = application.lifecycle.catalogue.with_states("characters").model.codec
     assert codec is not None
     codec.work = math.inf
 

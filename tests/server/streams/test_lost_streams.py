@@ -52,7 +52,7 @@ def test_a_sequence_whose_state_is_lost_starts_again(
     number: int | None,
 ) -> None:
     async def test(streams: Streams, catalogue: Catalogue) -> None:
-        served = catalogue["characters"]
+        served = catalogue.with_states("characters")
         first = await _start(streams, served, number)
         await _go_on(streams, served)
         with pytest.raises(InvalidRequest, match="step" if number else "already started"):
@@ -81,7 +81,7 @@ def test_only_what_succeeds_puts_the_expiry_of_a_stream_off(
         raise InvalidRequest("not this")
 
     async def test(streams: Streams, catalogue: Catalogue) -> None:
-        served, store = catalogue["characters"], streams._store
+        served, store = catalogue.with_states("characters"), streams._store
         record = await streams.create(served, None)
         await streams.step(served, record.id, 1, b"a", write)
         left = _left_in(store, record, request)

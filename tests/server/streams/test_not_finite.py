@@ -74,8 +74,8 @@ def test_a_held_stream_stays_as_it_was(running: Running, model: str) -> None:
     assert client.get(path).json()["step"] == 1
     assert client.post(f"{path}/steps", json={"step": 2, "features": SMALL}).status_code == 200
     assert client.delete(path).status_code == 200
-    models = application.lifecycle.catalogue.values()
-    until(lambda: not any(served.engine.rows for served in models))
+    catalogue = application.lifecycle.catalogue
+    until(lambda: not any(catalogue.with_states(name).engine.rows for name in catalogue))
 
 
 def test_a_socket_stays_as_it_was(running: Running) -> None:
@@ -106,7 +106,7 @@ def test_text_of_a_model_whose_state_overflows_is_none(
     running: Running, path: str, value: float
 ) -> None:
     client, application = running
-    network: Any = application.lifecycle.catalogue["characters"].model.network
+    network: Any = application.lifecycle.catalogue.with_states("characters").model.network
     embedding: Any = network._embedding
     table = embedding.table
     before = table.clone()

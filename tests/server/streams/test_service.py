@@ -42,7 +42,7 @@ from tests.server.streams.work import Run, settled, until_rows, write
 
 def test_a_stream_may_have_a_given_id_which_is_free_again_when_it_has_ended(run: Run) -> None:
     async def test(streams: Streams, catalogue: Catalogue) -> None:
-        served, name = catalogue["characters"], "m:42"
+        served, name = catalogue.with_states("characters"), "m:42"
         await streams.create(served, None, name)
         with pytest.raises(StreamExists):
             await streams.create(served, None, name)
@@ -68,7 +68,7 @@ def test_a_stream_may_have_a_given_id_which_is_free_again_when_it_has_ended(run:
 
 def test_a_stream_that_ends_without_a_number_is_forgotten(run: Run) -> None:
     async def test(streams: Streams, catalogue: Catalogue) -> None:
-        served, name = catalogue["characters"], "m:43"
+        served, name = catalogue.with_states("characters"), "m:43"
         await streams.create(served, None, name)
         await streams.step(served, name, None, b"a", write)
         await streams.step(served, name, None, b"b", write, last=True)
@@ -82,7 +82,7 @@ def test_a_stream_that_ends_without_a_number_is_forgotten(run: Run) -> None:
 
 def test_a_stream_keeps_as_few_checkpoints_as_its_steps_say(run: Run) -> None:
     async def test(streams: Streams, catalogue: Catalogue) -> None:
-        served = catalogue["characters"]
+        served = catalogue.with_states("characters")
         record = await streams.create(served, None)
         for number in (1, 2, 3):
             await streams.step(served, record.id, number, b"a", write, checkpoints=1)
@@ -102,14 +102,14 @@ def test_a_step_that_fails_after_its_state_is_there_leaves_nothing(run: Run) -> 
         return b""
 
     async def test(streams: Streams, catalogue: Catalogue) -> None:
-        served = catalogue["characters"]
+        served = catalogue.with_states("characters")
         record = await streams.create(served, None)
         with pytest.raises(RuntimeError):
             await streams.step(served, record.id, 1, b"a", fail)
         with pytest.raises(InvalidRequest, match="nothing to compute"):
             await streams.step(served, record.id, 1, b"a", nothing)
         with pytest.raises(StreamUnknown):
-            await streams.step(catalogue["other"], record.id, 1, b"a", write)
+            await streams.step(catalogue.with_states("other"), record.id, 1, b"a", write)
         await streams.step(served, record.id, 1, b"a", write)
         assert (await streams.describe(served.tenant, record.id)).step == 1
         await until_rows(served, 1)
@@ -123,7 +123,7 @@ def test_a_start_over_an_ended_stream_takes_its_place_in_the_quota(run: Run) -> 
     tenant = Tenant("full", KeyEntry(key="full-key-123", state_bytes=1 << 20))
 
     async def test(streams: Streams, catalogue: Catalogue) -> None:
-        served, name = catalogue["characters"].for_tenant(tenant), "m:44"
+        served, name = catalogue.with_states("characters").for_tenant(tenant), "m:44"
         await streams.create(served, None, name)
         await streams.step(served, name, 1, b"a", write, last=True)
         tenant.state_budget.limit = tenant.state_budget.used + 1024  # of its first state
@@ -138,7 +138,7 @@ def test_a_fork_whose_caller_leaves_at_the_very_end_is_undone(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def test(streams: Streams, catalogue: Catalogue) -> None:
-        served, store = catalogue["characters"], streams._store
+        served, store = catalogue.with_states("characters"), streams._store
         fork, made, ends = store.fork, list[StreamRecord](), asyncio.Event()
 
         async def noted(*args: Any) -> list[StreamRecord]:
@@ -183,7 +183,7 @@ def test_long_states_are_sealed_and_opened_beside_the_event_loop(
         return noted
 
     async def test(streams: Streams, catalogue: Catalogue) -> None:
-        served = catalogue["characters"]
+        served = catalogue.with_states("characters")
         row = np.zeros(served.model.network.layout.width, np.float32)
         with monkeypatch.context() as patch:
             for module, bound in ((service, "LONG_BYTES"), (redis_store, "_LONG_ROW")):
@@ -205,7 +205,11 @@ def test_long_states_are_sealed_and_opened_beside_the_event_loop(
 
 def test_a_step_goes_on_when_its_caller_is_cancelled_and_one_that_waits_does_not(run: Run) -> None:
     async def test(streams: Streams, catalogue: Catalogue) -> None:
-        served, begun, goes_on = catalogue["characters"], asyncio.Event(), asyncio.Event()
+        served, begun, goes_on = (
+            catalogue.with_states("characters"),
+            asyncio.Event(),
+            asyncio.Event(),
+        )
 
         async def slow(view: StreamView) -> bytes:
             begun.set()
@@ -235,7 +239,7 @@ def test_a_step_goes_on_when_its_caller_is_cancelled_and_one_that_waits_does_not
 
 def test_a_caller_that_leaves_at_any_moment_keeps_no_stream(run: Run) -> None:
     async def test(streams: Streams, catalogue: Catalogue) -> None:
-        served = catalogue["characters"]
+        served = catalogue.with_states("characters")
         record = await streams.create(served, None)
         await streams.step(served, record.id, 1, b"a", write)
         for moment in range(60):
@@ -269,7 +273,7 @@ def test_a_step_that_fails_without_its_client_lets_its_input_go(run: Run, leaves
         return await done  # the future holds the error, and the error this frame
 
     async def test(streams: Streams, catalogue: Catalogue) -> None:
-        served = catalogue["characters"]
+        served = catalogue.with_states("characters")
         record = await streams.create(served, None)
         step = asyncio.create_task(streams.step(served, record.id, 1, b"a", fails))
         while not begun:
@@ -313,7 +317,7 @@ def test_a_state_is_not_copied_for_a_token_that_is_refused(
         raise Overloaded("the replies of others wait for their clients")
 
     async def test(streams: Streams, catalogue: Catalogue) -> None:
-        served = catalogue["characters"]
+        served = catalogue.with_states("characters")
         record = await streams.create(served, None)
         assert await streams.token(served, record.id, count) == (0, None)
         await streams.step(served, record.id, 1, b"a", write)
@@ -333,7 +337,7 @@ def test_a_step_whose_end_fits_no_record_is_not_computed(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def test(streams: Streams, catalogue: Catalogue) -> None:
-        served = catalogue["characters"]
+        served = catalogue.with_states("characters")
         record = await streams.create(served, None)
         with monkeypatch.context() as patch:
             patch.setattr(served.states, "_fit", False)

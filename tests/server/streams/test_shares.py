@@ -21,7 +21,7 @@ def test_a_tenant_whose_part_of_the_rows_is_full_can_end_its_streams(
     numbered: bool,
 ) -> None:
     async def test(streams: Streams, catalogue: Catalogue) -> None:
-        served, store = catalogue["characters"], streams._store
+        served, store = catalogue.with_states("characters"), streams._store
         assert isinstance(store, MemoryStore)
         names = [(await streams.create(served, None)).id for _ in range(3)]
         for name in names:
@@ -75,7 +75,7 @@ def test_a_stream_alone_goes_on_however_few_rows_its_tenant_may_have(
     part: int,
 ) -> None:
     async def test(streams: Streams, catalogue: Catalogue) -> None:
-        served, store = catalogue["characters"], streams._store
+        served, store = catalogue.with_states("characters"), streams._store
         assert isinstance(store, MemoryStore)
         stream = (await streams.create(served, None)).id
         await streams.step(served, stream, 1, b"a", write)
@@ -105,7 +105,7 @@ def test_a_tenant_exceeds_its_part_of_the_rows_by_one_step_at_a_time(
         raise InternalError("no reply")
 
     async def test(streams: Streams, catalogue: Catalogue) -> None:
-        served, store = catalogue["characters"], streams._store
+        served, store = catalogue.with_states("characters"), streams._store
         assert isinstance(store, MemoryStore)
 
         async def step(stream: str, work: Work = write) -> bytes:

@@ -107,7 +107,7 @@ def test_a_line_has_only_so_many_places_for_whatever_is_asked(
 ) -> None:
     async def test(streams: Streams, catalogue: Catalogue) -> None:
         streams._leases = LeaseManager(1 << 20, max_waiting=2)
-        served = catalogue["characters"]
+        served = catalogue.with_states("characters")
         stream, other = [(await streams.create(served, None)).id for _ in range(2)]
 
         def requests_of_each_kind() -> list[Coroutine[Any, Any, Any]]:
@@ -144,7 +144,7 @@ def test_forks_that_wait_for_their_stream_keep_no_other_fork_waiting(
     run: Run,
 ) -> None:
     async def test(streams: Streams, catalogue: Catalogue) -> None:
-        served = catalogue["characters"]
+        served = catalogue.with_states("characters")
         stream, other = [(await streams.create(served, None)).id for _ in range(2)]
         async with busy(streams, served, stream):
             waiting = [asyncio.create_task(streams.fork(served, stream, 256)) for _ in range(16)]

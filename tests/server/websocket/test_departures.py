@@ -19,7 +19,7 @@ from tests.server.websocket.talks import GENERATE, connected, next_frame, run
 def test_a_client_that_vanishes_frees_all_that_it_used(
     client: httpx.Client, application: Application
 ) -> None:
-    engine = application.lifecycle.catalogue["characters"].engine
+    engine = application.lifecycle.catalogue.with_states("characters").engine
 
     async def talk() -> None:
         for _ in range(3):
@@ -36,7 +36,7 @@ def test_a_client_that_vanishes_frees_all_that_it_used(
 
 def test_a_client_that_never_reads_is_made_to_wait_and_then_hung_up_on(serve: Serve) -> None:
     with serve("characters", keep_alive_seconds=1) as (client, application), Raw(client) as raw:
-        engine = application.lifecycle.catalogue["characters"].engine
+        engine = application.lifecycle.catalogue.with_states("characters").engine
         raw.received(b"\r\n\r\n")
         before = malloc_bytes()
         raw.socket.sendall(frame(b'{"model": "characters", "input": "a"}'))
@@ -58,7 +58,7 @@ def test_a_client_that_leaves_with_more_frames_sent_is_seen(
     client: httpx.Client, application: Application, more: bytes
 ) -> None:
     """More than the server takes before the first one is answered."""
-    engine = application.lifecycle.catalogue["characters"].engine
+    engine = application.lifecycle.catalogue.with_states("characters").engine
 
     async def talk() -> None:
         async with connected(client) as connection:

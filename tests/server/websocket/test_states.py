@@ -47,7 +47,7 @@ def test_the_reply_with_a_state_counts_until_it_is_sent(
 
     monkeypatch.setattr(InputLimits, "count_reply", see)
     word = "é" * 30_000
-    model = application.lifecycle.catalogue["question"].model
+    model = application.lifecycle.catalogue.with_states("question").model
 
     async def talk() -> dict[str, Any]:
         async with connected(client) as connection:

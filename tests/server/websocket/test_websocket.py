@@ -37,7 +37,7 @@ def test_hundreds_of_sockets_opened_at_once_are_all_answered_and_http_between_th
             answered += 1
         longest = max(texts := talking.result(), key=len)
         assert all(longest.startswith(text[:-4]) and text for text in texts)
-        engine = application.lifecycle.catalogue["characters"].engine
+        engine = application.lifecycle.catalogue.with_states("characters").engine
         until(lambda: engine.rows == 0 and metric(client, "sru_sockets") == 0)
 
 

@@ -27,7 +27,8 @@ from sruserve.server.json_output import json_bytes
 from sruserve.server.metrics.metrics import UNKNOWN_MODEL
 from sruserve.server.offload import offload
 from sruserve.server.repository.catalogue import Catalogue
-from sruserve.server.repository.served_model import ServedModel
+from sruserve.server.repository.served import Served
+from sruserve.server.repository.served_model import ServedModel, with_states
 from sruserve.server.streams.service import Streams
 from sruserve.server.streams.store import StreamRecord
 from sruserve.server.tasks.inputs import opens_long
@@ -69,7 +70,7 @@ class StreamEndpoint(HttpEndpoint):
         """The id of the stream in the path, and its model."""
         stream_id = _stream_id(call)
         model, weights = await self.streams.model(tenant, stream_id)
-        served = self.catalogue.of_weights(model, weights).for_tenant(tenant)
+        served = with_states(self.catalogue.of_weights(model, weights)).for_tenant(tenant)
         call.model = model
         return stream_id, served
 
@@ -82,12 +83,12 @@ class StreamEndpoint(HttpEndpoint):
         """Count a stored reply until it is sent; raises `Overloaded`."""
         return self.limits.count_reply(len(stored) // NUMBER_BYTES)
 
-    def reply(self, served: ServedModel, record: StreamRecord) -> StreamReply:
+    def reply(self, served: Served, record: StreamRecord) -> StreamReply:
         """The description of a stream."""
         return StreamReply(
             id=record.id,
             model=record.model,
-            task=served.model.config.task,
+            task=served.task,
             step=record.step,
             next_step=record.step + 1,
             checkpoints=list(record.checkpoints),
@@ -107,9 +108,9 @@ class Create(StreamEndpoint):
 
     async def serve(self, call: HttpCall, tenant: Tenant) -> None:
         request = await self.read(call, CreateStream)
-        tasks = {served.model.config.task for served in self.catalogue.values()}
-        served = self.catalogue.choose(request.model, *sorted(tasks), state=request.state)
-        served = served.for_tenant(tenant)
+        tasks = {served.task for served in self.catalogue.values()}
+        chosen = self.catalogue.choose(request.model, *sorted(tasks), state=request.state)
+        served = with_states(chosen).for_tenant(tenant)
         call.model = served.name
         served.check_admission(0)
         served.check_streams("preset" if request.preset is not None else "state")

@@ -22,8 +22,8 @@ from typing import Any, TypeVar
 
 from sruserve.server.auth import Tenant, over_quota
 from sruserve.server.budget import Budget
-from sruserve.server.engine.engine import Engine
 from sruserve.server.engine.job import Snapshot, StateOutput
+from sruserve.server.engine.job_engine import JobEngine
 from sruserve.server.errors import Overloaded, StateRefused, StoreUnavailable, StreamExists
 from sruserve.server.offload import LONG_BYTES, offload
 from sruserve.server.repository.served_model import ServedModel
@@ -234,7 +234,7 @@ class RedisStore:
             raise self._client.bad_reply()
         self._taken.pop(_key(record))
 
-    async def end(self, engine: Engine) -> None:
+    async def end(self, engine: JobEngine) -> None:
         del engine  # its states are in Redis, and another one of the same model continues them
 
     async def _add(

@@ -51,7 +51,7 @@ def test_a_stream_that_is_counted_out_during_its_step_is_counted_again(
     then: str,
 ) -> None:
     async def test(streams: Streams, catalogue: Catalogue) -> None:
-        served = catalogue["characters"].for_tenant(TENANT)
+        served = catalogue.with_states("characters").for_tenant(TENANT)
         client = redis.Redis(port=redis_port, db=DB)
         stream = (await streams.create(served, None)).id
         await streams.step(served, stream, 1, b"a", write)
@@ -86,7 +86,7 @@ def test_who_takes_a_stream_near_its_end_puts_its_count_off_too(
     redis_port: int,
 ) -> None:
     async def test(streams: Streams, catalogue: Catalogue) -> None:
-        served = catalogue["characters"].for_tenant(TENANT)
+        served = catalogue.with_states("characters").for_tenant(TENANT)
         client = redis.Redis(port=redis_port, db=DB)
         stream = (await streams.create(served, None, idle_seconds=40)).id
 
@@ -109,7 +109,7 @@ def test_a_stream_whose_own_commit_counts_it_out_counts_whole(
     redis_port: int,
 ) -> None:
     async def test(streams: Streams, catalogue: Catalogue) -> None:
-        served = catalogue["characters"].for_tenant(TENANT)
+        served = catalogue.with_states("characters").for_tenant(TENANT)
         client = redis.Redis(port=redis_port, db=DB)
         stream = (await streams.create(served, None)).id
 
@@ -136,7 +136,7 @@ def test_what_is_no_count_is_counted_anew_and_its_stream_can_be_deleted(
     what: str,
 ) -> None:
     async def test(streams: Streams, catalogue: Catalogue) -> None:
-        served = catalogue["characters"].for_tenant(TENANT)
+        served = catalogue.with_states("characters").for_tenant(TENANT)
         client = redis.Redis(port=redis_port, db=DB)
         tables: dict[str, Any] = {name: ENDS.replace("ends", name) for name in ("sum", "sizes")}
 
@@ -172,7 +172,7 @@ def test_very_many_states_that_nobody_wrote_go_with_the_next_step(
     redis_port: int,
 ) -> None:
     async def test(streams: Streams, catalogue: Catalogue) -> None:
-        served = catalogue["characters"].for_tenant(TENANT)
+        served = catalogue.with_states("characters").for_tenant(TENANT)
         client = redis.Redis(port=redis_port, db=DB)
         stream = (await streams.create(served, None)).id
         key = f"sruserve:stream:{TENANT.id.hex()}:{stream}"

@@ -57,7 +57,7 @@ def test_the_names_of_expired_streams_take_a_small_part_of_what_a_tenant_may_hav
     tenant = Tenant("expires", KeyEntry(key=ACME, state_bytes=limit))
 
     async def test(streams: Streams, catalogue: Catalogue) -> None:
-        served = catalogue["characters"].for_tenant(tenant)
+        served = catalogue.with_states("characters").for_tenant(tenant)
         with redis.Redis(port=redis_port, db=DB) as client:
             expired = f"sruserve:expired:{tenant.id.hex()}"
             names = [f"{i:03}" + "ä" * 250 for i in range(300)]

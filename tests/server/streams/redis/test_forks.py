@@ -48,7 +48,7 @@ def test_a_fork_whose_client_leaves_takes_back_what_it_began_and_others_wait_unt
 
     async def test(streams: Streams, catalogue: Catalogue) -> None:
         tenant = Tenant("leaves", KeyEntry(key=ACME))
-        served = catalogue["characters"].for_tenant(tenant)
+        served = catalogue.with_states("characters").for_tenant(tenant)
         ids = [(await streams.create(served, None)).id for _ in range(5)]
         for each in ids:
             await streams.step(served, each, 1, b"a", write)

@@ -47,7 +47,7 @@ def test_only_a_repeat_reads_the_stored_reply(
         return answer
 
     async def test(streams: Streams, catalogue: Catalogue) -> None:
-        served = catalogue["characters"]
+        served = catalogue.with_states("characters")
         stream = (await streams.create(served, None)).id
         first = await streams.step(served, stream, 1, b"a", talk)
         with monkeypatch.context() as patch, redis.Redis(port=redis_port, db=DB) as client:
@@ -93,7 +93,7 @@ def test_replies_that_are_read_at_a_time_are_bounded_and_a_tenant_leaves_room(
         ids: dict[Tenant, list[str]] = {}
         for name, key in (("replies", ACME), ("others", OTHER)):
             tenant = Tenant(name, KeyEntry(key=key))
-            served = catalogue["characters"].for_tenant(tenant)
+            served = catalogue.with_states("characters").for_tenant(tenant)
             ids[tenant] = [(await streams.create(served, None)).id for _ in range(5)]
             for each in ids[tenant]:
                 await streams.step(served, each, 1, b"a", talk)
@@ -103,7 +103,11 @@ def test_replies_that_are_read_at_a_time_are_bounded_and_a_tenant_leaves_room(
                 tenant: [
                     asyncio.create_task(
                         streams.step(
-                            catalogue["characters"].for_tenant(tenant), each, 1, b"a", talk
+                            catalogue.with_states("characters").for_tenant(tenant),
+                            each,
+                            1,
+                            b"a",
+                            talk,
                         )
                     )
                     for each in its

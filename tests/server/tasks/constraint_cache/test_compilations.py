@@ -144,7 +144,7 @@ def test_a_client_that_leaves_gives_its_place_back_and_ends_the_compilation(
 def test_the_process_of_a_grammar_that_is_refused_when_its_client_has_left_is_let_go(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    served, processes = running[1].lifecycle.catalogue["bytes"], list[Any]()
+    served, processes = running[1].lifecycle.catalogue.with_states("bytes"), list[Any]()
     start = GrammarProcess.start
 
     async def noted(process: GrammarProcess) -> None:

@@ -1,0 +1,258 @@
+"""The engine of a translation model: encode, step, select, deliver."""
+
+import logging
+import time
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from sruserve.kernels.devices import CPU
+from sruserve.model.translation.folder import TranslationModel
+from sruserve.server.budget import Budget
+from sruserve.server.engine.config import EngineConfig
+from sruserve.server.engine.job import BeamSearch, Job, JobKind
+from sruserve.server.engine.job_engine import REPORT_SECONDS, JobEngine
+from sruserve.server.engine.sequence import not_finite
+from sruserve.server.engine.settle import Metrics
+from sruserve.server.engine.threads import ThreadPolicy
+from sruserve.server.engine.translation.beam_memory import BeamMemory
+from sruserve.server.engine.translation.beam_runner import BeamRunner
+from sruserve.server.engine.translation.needs import Needs
+from sruserve.server.engine.translation.sentence import Sentence
+from sruserve.server.engine.translation.sentence_queue import SentenceQueue
+from sruserve.server.errors import (
+    DeadlineExceeded,
+    Draining,
+    InvalidRequest,
+    ServeError,
+    TooManyAtOnce,
+    faults,
+)
+
+_log = logging.getLogger(__name__)
+_ENCODE_SHARE = 8  # while sentences are translated, sources take 1/8 of a step, so none stalls
+_WAITING = 4  # memories of beams that requests may claim together: one is in use, three wait
+
+
+class TranslationEngine(JobEngine):
+    """Translates all sentences of all jobs together; they come and go between two steps.
+
+    claims: the budget of the memory that admitted requests will need, by owner; each claims it
+        before its job is submitted, on the event loop, and releases it when it ends.
+    """
+
+    def __init__(self, model: TranslationModel, config: EngineConfig, metrics: Metrics) -> None:
+        super().__init__(model.name, CPU, config, metrics)
+        translator, target = model.translator, model.config.target
+        assert target.eos is not None
+        self.translator, self._end_id = translator, target.eos
+        limit = config.state_pool_bytes
+        self.claims = Budget(_WAITING * limit, _too_many, share=_WAITING * limit // 2, yields=True)
+        self._memory = BeamMemory(translator, limit)
+        self._runner = BeamRunner(translator, target, self._memory)
+        self._threads = ThreadPolicy(translator.weights, torch.float32, config.threads)
+        self._queue = SentenceQueue()
+        self._live: list[Sentence] = []
+        self._open: dict[Job, int] = {}  # sentences of each job that have no result
+        self._unbegun: dict[Job, int] = {}  # sentences of each job that have not begun
+        self._has_news, self._next_report = False, 0.0
+
+    @property
+    def running(self) -> int:
+        return len(self._live)
+
+    @property
+    def max_source(self) -> int:
+        """The most ids of a source: the positions of the model, or what a step may encode."""
+        positions, rows = self.translator.max_source, self._config.max_batch_tokens
+        return rows if positions is None else min(rows, positions)
+
+    @property
+    def state_limits(self) -> dict[str, int]:
+        return {"pool": self._memory.capacity}
+
+    def needs(self, search: BeamSearch, lengths: Sequence[int]) -> list[Needs]:
+        """What sentences of these lengths take; raises `InvalidRequest` if one can never begin."""
+        capacity = self._memory.capacity
+        needs = [Needs.of(self.translator, search, length) for length in lengths]
+        most = max(needs, key=lambda each: each.nbytes)
+        if most.nbytes > capacity or search.beam_size > self._config.max_batch_tokens:
+            raise InvalidRequest(
+                f"{search.beam_size} beams of {most.max_tokens} tokens take {most.nbytes} bytes, "
+                f"over the limit of {capacity} bytes: lower 'beam_size' or 'max_tokens', or ask "
+                "the operator to raise SRUSERVE_STATE_POOL_BYTES",
+                param="beam_size",
+            )
+        return needs
+
+    def claim(self, needs: Sequence[Needs]) -> int:
+        """The bytes that sentences count for among `claims`; at most all that can be in use."""
+        return min(sum(each.nbytes for each in needs), self._memory.capacity)
+
+    def _check(self, job: Job) -> None:
+        assert job.kind is JobKind.TRANSLATE
+
+    def _warm_up(self) -> None:
+        self._report()
+
+    def _has_jobs(self) -> bool:
+        return bool(self._open) or not self._admission_queue.empty
+
+    def _jobs(self) -> Iterable[Job]:
+        self._accept(0)  # those that nobody has looked at yet
+        return self._open
+
+    def _run_once(self) -> None:
+        if time.monotonic() > self._deadline:
+            self._end_all(Draining("the server stopped before the request was done; retry"))
+            return
+        self._receive()
+        self._end_early()
+        if begun := self._next_sentences():
+            self._begin(begun)
+        if self._live:
+            self._step()
+        self._report()
+
+    def _receive(self) -> None:
+        """Queue the sentences of new jobs; waits for one if there is nothing to do."""
+        timeout: float | None = 0.0
+        if not self._open:
+            polls = self._has_news or self._draining.is_set()
+            timeout = REPORT_SECONDS if polls else None
+        self._accept(timeout)
+
+    def _accept(self, timeout: float | None) -> None:
+        for job in self._admission_queue.receive(timeout):
+            if isinstance(job, Job):
+                places = range(len(job.items))
+                sentences = [Sentence(job, i, self.translator, self._end_id) for i in places]
+                self._open[job] = self._unbegun[job] = len(sentences)
+                self._queue.add(job, sentences)
+
+    def _end_early(self) -> None:
+        """End the jobs whose clients have left, and those that have waited for too long."""
+        now = time.monotonic()
+        for job in list(self._open):
+            if job.withdrawn:
+                self._end(job, None)
+            elif job.deadline and not job.begun and now > job.deadline:
+                self._end(job, DeadlineExceeded())
+
+    def _next_sentences(self) -> list[Sentence]:
+        """Take the sentences whose turn it is, while there is memory and room in a step."""
+        room = self._config.max_batch_tokens
+        sources = max(1, room // _ENCODE_SHARE) if self._live else room
+        room -= sum(sentence.beam_size for sentence in self._live)
+        begun: list[Sentence] = []
+        while (first := self._queue.first()) is not None:
+            too_long = first.cost > sources and (begun or self._live)
+            if too_long or first.beam_size > room or not self._memory.fits(first.needs):
+                break
+            sentence = self._queue.take()
+            sentence.slots = self._memory.reserve(sentence.needs)
+            sources -= sentence.cost
+            room -= sentence.beam_size
+            begun.append(sentence)
+        return begun
+
+    def _begin(self, begun: list[Sentence]) -> None:
+        """Encode the sources of sentences. A failure ends their jobs and no others."""
+        started = time.monotonic()
+        for sentence in begun:
+            job = sentence.job
+            if not job.begun:
+                job.begun = started
+                self._metrics.queued(started - job.submitted)
+            self._unbegun[job] -= 1
+            if not self._unbegun[job]:
+                self._admission_queue.mark_consumed(job)
+        tokens = sum(sentence.cost for sentence in begun)
+        self._threads.apply(tokens)
+        try:
+            self._runner.begin(begun)
+        except faults() as error:
+            problem = self._as_serve_error(error)
+            for sentence in begun:
+                self._memory.release(sentence.needs, sentence.slots)
+            for job in dict.fromkeys(sentence.job for sentence in begun):
+                self._end(job, problem)
+            return
+        self._live += begun
+        self._metrics.step(len(begun), tokens, time.monotonic() - started)
+        self._metrics.consumed(tokens)
+
+    def _step(self) -> None:
+        """Step all hypotheses, then deliver. A failure ends the jobs of all live sentences."""
+        started = time.monotonic()
+        rows = sum(sentence.search.hypotheses for sentence in self._live)
+        self._threads.apply(rows)
+        try:
+            unfit = self._runner.step(self._live)
+        except faults() as error:
+            problem = self._as_serve_error(error)
+            for job in dict.fromkeys(sentence.job for sentence in self._live):
+                self._end(job, problem)
+            return
+        now = time.monotonic()
+        self._metrics.step(len(self._live), rows, now - started)
+        for job in dict.fromkeys(sentence.job for sentence in unfit):
+            self._end(job, not_finite())
+        self._deliver(now)
+
+    def _deliver(self, now: float) -> None:
+        """Deliver what has ended and what is streamed."""
+        for sentence in self._leave([sentence.search.done for sentence in self._live]):
+            result = sentence.result()
+            self._metrics.generated(len(result.hypotheses[0].tokens), 0)
+            job = sentence.job
+            self._open[job] -= 1
+            last = not self._open[job]
+            if last:
+                self._forget(job)
+            self._dispatcher.add_result(job, sentence.index, result, last=last)
+        for sentence in self._live:
+            if sentence.job.stream and now - sentence.last_flush >= self._config.flush_ms / 1e3:
+                sentence.last_flush = now
+                self._dispatcher.add_result(sentence.job, sentence.index, sentence.chunk())
+
+    def _end(self, job: Job, error: ServeError | None) -> None:
+        if job not in self._open:
+            return
+        if self._unbegun[job]:
+            self._admission_queue.mark_consumed(job)
+        self._queue.drop(job)
+        self._leave([sentence.job is job for sentence in self._live])
+        self._forget(job)
+        self._dispatcher.add_error(job, error)
+
+    def _leave(self, leaving: Sequence[bool]) -> list[Sentence]:
+        """Remove live sentences, free all that they have, and return them."""
+        left = [each for each, leaves in zip(self._live, leaving, strict=True) if leaves]
+        if left:
+            kept = [not leaves for leaves in leaving]
+            self._runner.keep(self._live, kept)
+            self._live = [each for each, stays in zip(self._live, kept, strict=True) if stays]
+            for sentence in left:
+                self._memory.release(sentence.needs, sentence.slots)
+        return left
+
+    def _forget(self, job: Job) -> None:
+        del self._open[job], self._unbegun[job]
+
+    def _report(self) -> None:
+        now = time.monotonic()
+        self._has_news = now < self._next_report
+        if self._has_news:
+            return
+        self._next_report = now + REPORT_SECONDS
+        self._metrics.occupancy(self.waiting, self.running)
+        self._metrics.states("pool", len(self._live), self._memory.used)
+
+
+def _too_many() -> TooManyAtOnce:
+    return TooManyAtOnce(
+        "the beams of the requests in progress take all memory that may be claimed (limit: "
+        f"{_WAITING} times SRUSERVE_STATE_POOL_BYTES, for one API key half of it, and no more than "
+        "what others leave); retry later, or lower 'beam_size', 'max_tokens' or the number of texts"
+    )

@@ -1,0 +1,125 @@
+"""The beam search of one sentence: which hypotheses go on, which have ended, and when it is over.
+
+The score of a hypothesis of n tokens is its log-probability, divided by ((5 + n) / 6) ** α (Wu et
+al. 2016, eq. 14, without the coverage; α = 0.6 in Vaswani et al. 2017). n counts the end token.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sruserve.server.engine.job import BeamSearch, Hypothesis
+
+_AHEAD = 2  # half of the best 2B continuations go on even if the others all end
+
+
+class Search:
+    """The hypotheses of one sentence.
+
+    In each step, the B best continuations by log-probability go on; an end token that is among the
+    B best ends its hypothesis, and the next best one takes its place. Of equal continuations, the
+    one of the better hypothesis comes first, then the one with the smaller token id.
+
+    The search is over when the `n_best` best ended hypotheses beat whatever the others may become,
+    or at `limit` tokens; what has not ended then follows what has. With one beam the search is
+    greedy, and over at the first end token.
+
+    tokens: (hypotheses, tokens), int64, the best one first. slots: their rows in the cache, int32.
+    scores: (hypotheses), float64: their log-probabilities.
+    """
+
+    def __init__(self, options: BeamSearch, end_id: int, limit: int) -> None:
+        self._options, self._end_id, self._limit = options, end_id, limit
+        self.tokens = np.zeros((1, 0), np.int64)
+        self.slots = np.zeros((1, 0), np.int32)
+        self.scores = np.zeros(1)
+        self._attention: NDArray[np.float32] | None = None
+        self._ended: list[Hypothesis] = []
+        self.done = False
+
+    @property
+    def candidates(self) -> int:
+        """The number of best continuations of each hypothesis that a step has to know."""
+        return _AHEAD * self._options.beam_size
+
+    @property
+    def hypotheses(self) -> int:
+        """The number of hypotheses that go on."""
+        return len(self.scores)
+
+    @property
+    def length(self) -> int:
+        """The tokens of each of them."""
+        return self.tokens.shape[1]
+
+    def advance(
+        self,
+        log_probs: NDArray[np.float32],
+        ids: NDArray[np.int64],
+        slots: NDArray[np.int32],
+        attention: NDArray[np.float32] | None = None,
+    ) -> NDArray[np.intp]:
+        """Take one step; returns the parent of each hypothesis that goes on.
+
+        log_probs, ids: (hypotheses, candidates), the best continuations of each in any order.
+        slots: (hypotheses), where the step has put its cache. attention: (hypotheses, source
+        length), if it is wanted.
+        """
+        width = self._options.beam_size
+        self.slots = np.concatenate([self.slots, slots[:, None]], 1)
+        if attention is not None:
+            before = self._attention
+            added = attention[:, None]
+            self._attention = added if before is None else np.concatenate([before, added], 1)
+        totals = (self.scores[:, None] + log_probs).ravel()
+        owners = np.repeat(np.arange(self.hypotheses), ids.shape[1])
+        flat = ids.ravel()
+        order = np.lexsort((flat, owners, -totals))[: _AHEAD * width]
+        order = order[totals[order] > -np.inf]  # nor NaN
+        going: list[int] = []
+        for rank, at in enumerate(order):
+            if flat[at] != self._end_id:
+                going.append(at)
+                if len(going) == width:
+                    break
+            elif rank < width:
+                self._end(int(owners[at]), float(totals[at]), ended=True)
+                if width == 1:
+                    break
+        kept = np.array(going, np.intp)
+        parents = owners[kept]
+        self.tokens = np.concatenate([self.tokens[parents], flat[kept][:, None]], 1)
+        self.slots, self.scores = self.slots[parents], totals[kept]
+        if self._attention is not None:
+            self._attention = self._attention[parents]
+        self.done = self._is_over()
+        return parents
+
+    def results(self) -> Sequence[Hypothesis]:
+        """The best hypotheses, the best one first, once the search is over."""
+        if len(self._ended) < self._options.n_best:
+            for index in range(self.hypotheses):
+                self._end(index, float(self.scores[index]), ended=False)
+        return self._ended
+
+    def _end(self, index: int, total: float, *, ended: bool) -> None:
+        """Add a hypothesis to the ended ones, whose order is final for those before it."""
+        score = total / self._penalty(self.length + ended)
+        attention = None if self._attention is None else self._attention[index, : self.length]
+        reason = "stop" if ended else "length"
+        self._ended.append(Hypothesis(self.tokens[index], total, score, reason, attention))
+        self._ended.sort(key=lambda each: (each.finish_reason != "stop", -each.score))
+        del self._ended[self._options.n_best :]
+
+    def _is_over(self) -> bool:
+        if not self.hypotheses or self.length >= self._limit:
+            return True
+        wanted = self._options.n_best
+        if len(self._ended) < wanted:
+            return False
+        best_possible = self.scores.max() / self._penalty(self._limit)
+        return self._options.beam_size == 1 or bool(self._ended[-1].score >= best_possible)
+
+    def _penalty(self, length: int) -> float:
+        return float(((5 + length) / 6) ** self._options.length_penalty)

@@ -1,0 +1,98 @@
+"""The order in which sentences begin: tenants in turns, and a tenant's requests in turns."""
+
+from collections import deque
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush, heapreplace
+from itertools import count
+
+from sruserve.server.engine.job import Job
+from sruserve.server.engine.translation.sentence import Sentence
+
+_LATER_WEIGHT = 8  # a token of a request that is less urgent than others counts as 8
+
+
+@dataclass(slots=True, eq=False)
+class _Request:
+    """The sentences of one job that have not begun. served: weighted tokens of those that have."""
+
+    sentences: deque[Sentence]
+    priority: int
+    served: float
+    dropped: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Tenant:
+    """served: tokens of its sentences that have begun.
+
+    clock: tokens for each request, had all been served equally. A new request starts there.
+    turns: requests by what they were served, then by age; dropped ones are still among them.
+    """
+
+    served: float
+    clock: float = 0.0
+    requests: dict[Job, _Request] = field(default_factory=dict)
+    turns: list[tuple[float, int, _Request]] = field(default_factory=list)
+
+
+class SentenceQueue:
+    """Sentences that have not begun: the least served request of the least served tenant is next.
+
+    The next one keeps its turn until there is memory for it, so a large one is never passed by.
+    """
+
+    def __init__(self) -> None:
+        self._tenants: dict[Hashable, _Tenant] = {}
+        self._numbers = count()
+        self._clock = 0.0  # tokens of each tenant, had all been served equally
+
+    def __len__(self) -> int:
+        return sum(
+            len(request.sentences)
+            for tenant in self._tenants.values()
+            for request in tenant.requests.values()
+        )
+
+    def add(self, job: Job, sentences: Sequence[Sentence]) -> None:
+        """Queue a job's sentences, in order."""
+        tenant = self._tenants.setdefault(job.tenant, _Tenant(self._clock))
+        request = _Request(deque(sentences), job.priority, tenant.clock)
+        tenant.requests[job] = request
+        heappush(tenant.turns, (request.served, next(self._numbers), request))
+
+    def drop(self, job: Job) -> None:
+        """Forget a job's sentences, if any wait."""
+        tenant = self._tenants.get(job.tenant)
+        if tenant is None or job not in tenant.requests:
+            return
+        tenant.requests.pop(job).dropped = True
+        if not tenant.requests:
+            del self._tenants[job.tenant]
+
+    def first(self) -> Sentence | None:
+        """The sentence whose turn it is."""
+        if not self._tenants:
+            return None
+        return self._turn()[1].sentences[0]
+
+    def take(self) -> Sentence:
+        """Remove the sentence whose turn it is."""
+        tenant, request = self._turn()
+        sentence = request.sentences.popleft()
+        urgent = min(each.priority for each in tenant.requests.values())
+        tenant.served += sentence.cost
+        tenant.clock += sentence.cost / len(tenant.requests)
+        self._clock += sentence.cost / len(self._tenants)
+        request.served += sentence.cost * (_LATER_WEIGHT if request.priority > urgent else 1)
+        if request.sentences:
+            heapreplace(tenant.turns, (request.served, tenant.turns[0][1], request))
+        else:
+            self.drop(sentence.job)
+        return sentence
+
+    def _turn(self) -> tuple[_Tenant, _Request]:
+        tenant = min(self._tenants.values(), key=lambda each: each.served)
+        while tenant.turns[0][2].dropped:
+            heappop(tenant.turns)
+        return tenant, tenant.turns[0][2]

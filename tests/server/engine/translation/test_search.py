@@ -1,0 +1,100 @@
+"""Which hypotheses a search keeps, and in which order: also where scores are equal."""
+
+import asyncio
+
+import numpy as np
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sruserve.server.engine.job import BeamSearch, Job, JobKind, SequenceInput
+from sruserve.server.engine.translation.beam_runner import best
+from sruserve.server.engine.translation.search import Search
+from sruserve.server.engine.translation.sentence import Sentence
+from sruserve.server.engine.translation.sentence_queue import SentenceQueue
+from tests.model.translation.systems import random_system
+
+END = 0
+NO_SLOTS = np.zeros(1, np.int32)
+
+
+@given(st.lists(st.integers(-3, 0), min_size=1, max_size=12), st.integers(1, 14))
+def test_the_best_scores_are_those_of_a_stable_sort_however_many_are_equal(
+    levels: list[int], count: int
+) -> None:
+    row = torch.tensor([levels, levels[::-1]], dtype=torch.float32)
+    values, ids = best(row, count)
+    for scores, found, places in zip(row, values, ids, strict=True):
+        order = np.argsort(-scores.numpy(), kind="stable")[:count]
+        assert places.tolist() == order.tolist()
+        assert found.tolist() == scores[torch.from_numpy(order)].tolist()
+
+
+def advance(search: Search, scores: list[list[float]]) -> list[int]:
+    """One step with the scores of each token; returns the parents."""
+    rows = np.array(scores, np.float32)
+    ids = np.tile(np.arange(rows.shape[1]), (len(rows), 1))
+    slots = np.zeros(len(rows), np.int32)
+    parents: list[int] = search.advance(rows, ids, slots).tolist()
+    return parents
+
+
+def test_of_equal_continuations_the_better_hypothesis_and_the_smaller_id_are_first() -> None:
+    search = Search(BeamSearch(beam_size=3), END, 10)
+    assert advance(search, [[-9, -2, -1, -1]]) == [0, 0, 0]
+    assert search.tokens.tolist() == [[2], [3], [1]]
+    assert advance(search, [[-9, -2, -1, -1], [-9, -1, -5, -5], [-9, 0, -5, -5]]) == [0, 0, 1]
+    assert search.tokens.tolist() == [[2, 2], [2, 3], [3, 1]]
+
+
+def test_an_end_among_the_best_ends_its_hypothesis_and_a_worse_one_does_not() -> None:
+    search = Search(BeamSearch(beam_size=2, n_best=2, length_penalty=0), END, 10)
+    advance(search, [[-9, -1, -2, -9]])
+    advance(search, [[-0.5, -1.5, -9, -9], [-1, -1.5, -9, -9]])  # the second end is the third best
+    assert search.tokens.tolist() == [[1, 1], [2, 1]]
+    assert not search.done
+    advance(search, [[-0.75, -5, -9, -9], [-9, -9, -9, -9]])
+    assert search.done
+    first, second = search.results()
+    assert (first.tokens.tolist(), first.log_probability) == ([1], -1.5)
+    assert (second.tokens.tolist(), second.log_probability) == ([1, 1], -3.25)
+    assert first.finish_reason == second.finish_reason == "stop"
+
+
+def test_a_search_goes_on_while_a_longer_translation_may_have_a_better_score() -> None:
+    for alpha, is_over in ((0.0, True), (1.0, False)):
+        search = Search(BeamSearch(beam_size=2, length_penalty=alpha), END, 10)
+        advance(search, [[-1.0, -1.5, -9]])
+        assert search.done is is_over  # at best, -1.5 * 6 / 15 beats -1 * 6 / 6
+
+
+def sentences(job: Job) -> list[Sentence]:
+    return [Sentence(job, i, random_system("lstm-none"), END) for i in range(len(job.items))]
+
+
+def test_tenants_begin_in_turns_and_so_do_the_requests_of_one() -> None:
+    loop = asyncio.new_event_loop()
+
+    def request(tenant: str, lengths: list[int]) -> Job:
+        items = [SequenceInput(np.zeros(length, np.int64)) for length in lengths]
+        done: asyncio.Future[None] = loop.create_future()
+        kind, search = JobKind.TRANSLATE, BeamSearch()
+        return Job(kind, items, loop, lambda *_: None, done, search=search, tenant=tenant)
+
+    many, late, other = request("a", [5] * 4), request("a", [5] * 2), request("b", [5] * 2)
+    gone = request("a", [5])
+    queue = SentenceQueue()
+    for job in (many, gone, late, other):
+        queue.add(job, sentences(job))
+    queue.drop(gone)
+    assert len(queue) == 8
+    order = []
+    while queue.first() is not None:
+        first = queue.first()
+        assert queue.take() is first
+        assert first is not None
+        order.append((first.job, first.index))
+    assert order == [
+        (many, 0), (other, 0), (late, 0), (other, 1), (many, 1), (late, 1), (many, 2), (many, 3),
+    ]  # fmt: skip
+    loop.close()

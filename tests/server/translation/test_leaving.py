@@ -1,0 +1,239 @@
+"""What a translation has is free again when it ends, its client leaves, or the server stops."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sruserve.model.translation.folder import TranslationModel
+from sruserve.server.engine.translation.beam_runner import BeamRunner
+from sruserve.server.engine.translation.engine import TranslationEngine
+from tests.server.conftest import Serve
+from tests.server.http.json_requests import connect
+from tests.server.observing import until
+from tests.server.translation.asking import ask, sources, stream, text
+from tests.server.translation.conftest import Running, engine_of
+from tests.server.translation.held_searches import Searches
+from tests.server.translation.models import save_random_system
+
+BODY = {"model": "transformer", "input": [text(each) for each in sources(9)], "max_tokens": 30}
+
+
+def is_free(engine: TranslationEngine) -> bool:
+    """Whether nothing is left of any request."""
+    memory, runner = engine._memory, engine._runner
+    nothing = not (engine._live or engine._open or len(engine._queue) or engine.waiting)
+    rows = len(memory._free) == len(memory.rows) == len(set(memory._free.tolist()))
+    states = not len(runner._states) and not len(runner._sources)
+    return nothing and rows and states and not memory.used and not engine.claims.used
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_client_that_leaves_withdraws_its_sentences_at_the_next_step(
+    running: Running, searches: Searches, streams: bool
+) -> None:
+    client, application = running
+    engine = engine_of(application, "transformer")
+    alone = ask(client, "transformer", input="a4 a5 a6", max_tokens=30)
+    until(lambda: is_free(engine))
+    searches.hold()
+    beams = {"stream": True} if streams else {"beam_size": 5}
+    connection = connect(client, "/v1/translate", {**BODY, **beams})
+    assert searches.waiting.wait(60)
+    assert engine._memory.used
+    assert engine.claims.used
+    with ThreadPoolExecutor(1) as thread:
+        other = thread.submit(ask, client, "transformer", input="a4 a5 a6", max_tokens=30)
+        until(lambda: engine.waiting == 1)
+        connection.close()
+        until(lambda: all(job.withdrawn for job in engine._open))
+        steps = len(searches.widths)
+        searches.go_on()
+        assert other.result() == alone  # which goes on after the step that was running
+    assert [len(widths) for widths in searches.widths[steps : steps + 3]] == [9, 1, 1]
+    until(lambda: is_free(engine))
+
+
+def test_sentences_come_and_go_between_two_steps(running: Running, searches: Searches) -> None:
+    client, application = running
+    searches.hold()
+    with ThreadPoolExecutor(2) as threads:
+        long = threads.submit(ask, client, "transformer", input="a4", max_tokens=30, beam_size=1)
+        assert searches.waiting.wait(60)
+        short = threads.submit(ask, client, "transformer", input="a7", max_tokens=3, beam_size=2)
+        until(lambda: engine_of(application, "transformer").waiting == 1)
+        searches.go_on()
+        assert long.result()
+        assert short.result()
+    assert searches.widths[:4] == [[1], [1, 1], [1, 2], [1, 2]]
+    assert len(searches.widths) > 4
+    assert all(widths == [1] for widths in searches.widths[4:])
+    until(lambda: is_free(engine_of(application, "transformer")))
+
+
+@pytest.fixture
+def small(serve: Serve, systems: dict[str, TranslationModel]) -> AbstractContextManager[Running]:
+    """A server whose memory holds the beams of about two sentences."""
+    path = str(systems["transformer"].path)
+    return serve(path, state_pool_bytes=100_000, drain_seconds=60, model_control=True)
+
+
+def test_beams_beyond_memory_are_refused_and_others_wait_for_it(
+    small: AbstractContextManager[Running], searches: Searches
+) -> None:
+    with small as (client, application):
+        engine = engine_of(application, "transformer")
+        reply = client.post("/v1/translate", json={"input": "a4 a5", "beam_size": 40})
+        assert (reply.status_code, reply.json()["error"]["code"]) == (422, "invalid_request")
+        assert "over the limit of 100000 bytes: lower 'beam_size'" in reply.text
+        texts = [text(each) for each in sources(6)]
+        found = ask(client, "transformer", input=texts, beam_size=5, max_tokens=30)
+        assert found == [
+            result
+            for each in texts
+            for result in ask(client, "transformer", input=each, beam_size=5, max_tokens=30)
+        ]
+        assert max(len(widths) for widths in searches.widths) < 6
+        until(lambda: is_free(engine))
+
+
+def test_requests_whose_beams_cannot_wait_get_429_until_others_end(
+    small: AbstractContextManager[Running], searches: Searches
+) -> None:
+    body = {"input": ["a4 a5 a6"] * 20, "beam_size": 5, "max_tokens": 30}
+    with small as (client, application), ThreadPoolExecutor(4) as threads:
+        engine = engine_of(application, "transformer")
+        searches.hold()
+        accepted = [threads.submit(client.post, "/v1/translate", json=body) for _ in range(4)]
+        until(lambda: engine.claims.used == 400_000)
+        refused = client.post("/v1/translate", json={"input": "a4"})
+        assert refused.status_code == 429
+        assert refused.json()["error"]["code"] == "overloaded"
+        assert "4 times SRUSERVE_STATE_POOL_BYTES" in refused.text
+        searches.go_on()
+        assert [each.result().status_code for each in accepted] == [200] * 4
+        until(lambda: is_free(engine))
+        assert ask(client, "transformer", input="a4")
+
+
+def test_a_draining_server_finishes_its_translations(
+    small: AbstractContextManager[Running], searches: Searches
+) -> None:
+    with small as (client, application), ThreadPoolExecutor(1) as thread:
+        engine = engine_of(application, "transformer")
+        expected = ask(client, "transformer", input="a4 a5", max_tokens=20)
+        searches.hold()
+        running = thread.submit(ask, client, "transformer", input="a4 a5", max_tokens=20)
+        assert searches.waiting.wait(60)
+        engine.drain(60)
+        refused = client.post("/v1/translate", json={"input": "a4"})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
+        searches.go_on()
+        assert running.result() == expected
+        until(lambda: engine.ended)
+        assert is_free(engine)
+
+
+def test_what_is_not_translated_when_the_drain_ends_is_refused(
+    small: AbstractContextManager[Running], searches: Searches
+) -> None:
+    with small as (client, application), ThreadPoolExecutor(1) as thread:
+        engine = engine_of(application, "transformer")
+        searches.hold()
+        running = thread.submit(client.post, "/v1/translate", json={"input": "a4 a5"})
+        assert searches.waiting.wait(60)
+        engine.drain(0)
+        searches.go_on()
+        assert running.result().status_code == 503
+        until(lambda: engine.ended)
+        assert is_free(engine)
+
+
+def test_a_model_that_is_unloaded_finishes_its_translations(
+    small: AbstractContextManager[Running], searches: Searches
+) -> None:
+    with small as (client, application), ThreadPoolExecutor(1) as thread:
+        engine = engine_of(application, "transformer")
+        (expected,) = ask(client, "transformer", input="a4 a5", max_tokens=20, beam_size=1)
+        searches.hold()
+        running = thread.submit(stream, client, "transformer", input="a4 a5", max_tokens=20)
+        assert searches.waiting.wait(60)
+        unload = client.post("/v2/repository/models/transformer/unload")
+        assert unload.status_code == 200, unload.text
+        gone = client.post("/v1/translate", json={"model": "transformer", "input": "a4"})
+        assert gone.status_code == 404
+        searches.go_on()
+        written = "".join(part["text"] for event in running.result() for part in event["results"])
+        assert written == expected["text"]
+        until(lambda: engine.ended)
+        assert is_free(engine)
+
+
+def test_a_request_that_waits_for_too_long_gets_504(running: Running, searches: Searches) -> None:
+    client, application = running
+    engine = engine_of(application, "transformer")
+    searches.hold()
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(ask, client, "transformer", input="a4")
+        assert searches.waiting.wait(60)
+        body = {"model": "transformer", "input": "a5", "timeout_ms": 1}
+        late = threads.submit(client.post, "/v1/translate", json=body)
+        until(lambda: engine.waiting == 1)
+        submitted = time.monotonic()
+        until(lambda: time.monotonic() > submitted + 0.002)  # the deadline is over by then
+        searches.go_on()
+        assert first.result()
+        assert late.result().status_code == 504
+        assert late.result().json()["error"]["code"] == "deadline_exceeded"
+    until(lambda: is_free(engine))
+
+
+def test_a_step_that_fails_ends_its_requests_and_no_others(
+    running: Running, searches: Searches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, application = running
+    engine = engine_of(application, "transformer")
+    step, failures = engine.translator.step, iter([RuntimeError("broken")])
+
+    def fail_once(*args: Any, **options: Any) -> Any:
+        for error in failures:
+            raise error
+        return step(*args, **options)
+
+    monkeypatch.setattr(engine.translator, "step", fail_once)
+    reply = client.post("/v1/translate", json={"model": "transformer", "input": ["a4", "a5"]})
+    assert (reply.status_code, reply.json()["error"]["code"]) == (500, "engine_failure")
+    assert ask(client, "transformer", input="a4")
+    until(lambda: is_free(engine))
+
+
+def test_numbers_that_are_not_finite_are_refused(serve: Serve, tmp_path: Path) -> None:
+    path = save_random_system(tmp_path / "huge", end=float("inf")).path
+    with serve(str(path)) as (client, application):
+        reply = client.post("/v1/translate", json={"input": ["a4", "a5"], "beam_size": 3})
+        assert (reply.status_code, reply.json()["error"]["code"]) == (422, "not_finite")
+        until(lambda: is_free(engine_of(application, "huge")))
+
+
+def test_sources_are_encoded_in_steps_of_bounded_tokens(
+    serve: Serve, systems: dict[str, TranslationModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded: list[int] = []
+    begin = BeamRunner.begin
+
+    def count(runner: BeamRunner, begun: Any) -> None:
+        encoded.append(sum(len(sentence.source) for sentence in begun))
+        begin(runner, begun)
+
+    monkeypatch.setattr(BeamRunner, "begin", count)
+    with serve(str(systems["gru-dot"].path), max_batch_tokens=32) as (client, _):
+        results = ask(client, "gru-dot", input=["a4 a5 a6 a7 a8 a9"] * 12, max_tokens=4)
+        assert len({result["text"] for result in results}) == 1
+        assert sum(encoded) == 12 * 8
+        assert max(encoded) <= 32
+        reply = client.post("/v1/translate", json={"input": "a4 " * 31})
+        assert reply.json()["error"]["code"] == "input_too_long"
+        assert "SRUSERVE_MAX_BATCH_TOKENS" in reply.text
