@@ -53,7 +53,7 @@ class BeamRunner:
             at, take = slice(starts[index], starts[index + 1]), search.candidates
             weights = None
             if stepped.attention is not None and sentence.wants_attention:
-                weights = stepped.attention[at, : len(sentence.source)].numpy()
+                weights = stepped.attention[at, : len(sentence.source)].clone().numpy()
             sentence.steps += counts[index]
             going = search.advance(values[at, :take], ids[at, :take], slots[index], weights)
             parents.append(starts[index] + going)
@@ -72,11 +72,12 @@ class BeamRunner:
         self, live: Sequence[Sentence], counts: Sequence[int], starts: NDArray[np.int64]
     ) -> StepResult:
         lengths = [sentence.search.length for sentence in live]
-        ancestry = np.zeros((starts[-1], max(lengths)), np.int32)
+        longest = max(lengths) if self._translator.cache_width else 0  # else nobody reads it
+        ancestry = np.zeros((starts[-1], longest), np.int32)
         ids = np.full(starts[-1], self._bos, np.int64)
         for first, end, sentence in zip(starts[:-1], starts[1:], live, strict=True):
             if length := sentence.search.length:
-                ancestry[first:end, :length] = sentence.search.slots
+                ancestry[first:end, :length] = sentence.search.slots[:, :longest]
                 ids[first:end] = sentence.search.tokens[:, -1]
         return self._translator.step(
             torch.from_numpy(ids),

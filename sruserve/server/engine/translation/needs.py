@@ -7,6 +7,7 @@ from sruserve.model.translation.translator import Translator
 from sruserve.server.engine.job import BeamSearch
 
 _NUMBER_BYTES = 4
+_OF_TOKEN = 3  # numbers for the id of a hypothesis's token, and for the place of its step
 DEFAULT_EXTRA_TOKENS = 50  # beyond the source's length, as in Vaswani et al. 2017, section 6.1
 
 
@@ -31,7 +32,8 @@ class Needs:
             max_tokens = min(max_tokens, translator.max_target)
         slots = search.beam_size * max_tokens
         numbers = source_length * translator.memory_width
-        numbers += slots * translator.cache_width + 2 * search.beam_size * translator.state_width
+        numbers += slots * (translator.cache_width + _OF_TOKEN)
+        numbers += 2 * search.beam_size * translator.state_width
         if search.attention:
-            numbers += slots * source_length
+            numbers += (slots + search.n_best * max_tokens) * source_length
         return cls(max_tokens, slots if translator.cache_width else 0, _NUMBER_BYTES * numbers)

@@ -34,7 +34,8 @@ class Search:
         self.tokens = np.zeros((1, 0), np.int64)
         self.slots = np.zeros((1, 0), np.int32)
         self.scores = np.zeros(1)
-        self._attention: NDArray[np.float32] | None = None
+        self._attention: list[NDArray[np.float32]] = []  # of the hypotheses of each step
+        self._places = self.slots  # of the hypotheses and those that they continue, among these
         self._ended: list[Hypothesis] = []
         self.done = False
 
@@ -69,9 +70,9 @@ class Search:
         width = self._options.beam_size
         self.slots = np.concatenate([self.slots, slots[:, None]], 1)
         if attention is not None:
-            before = self._attention
-            added = attention[:, None]
-            self._attention = added if before is None else np.concatenate([before, added], 1)
+            self._attention.append(attention)
+            here = np.arange(self.hypotheses, dtype=np.int32)
+            self._places = np.concatenate([self._places, here[:, None]], 1)
         totals = (self.scores[:, None] + log_probs).ravel()
         owners = np.repeat(np.arange(self.hypotheses), ids.shape[1])
         flat = ids.ravel()
@@ -91,8 +92,8 @@ class Search:
         parents = owners[kept]
         self.tokens = np.concatenate([self.tokens[parents], flat[kept][:, None]], 1)
         self.slots, self.scores = self.slots[parents], totals[kept]
-        if self._attention is not None:
-            self._attention = self._attention[parents]
+        if self._attention:
+            self._places = self._places[parents]
         self.done = self._is_over()
         return parents
 
@@ -106,11 +107,20 @@ class Search:
     def _end(self, index: int, total: float, *, ended: bool) -> None:
         """Add a hypothesis to the ended ones, whose order is final for those before it."""
         score = total / self._penalty(self.length + ended)
-        attention = None if self._attention is None else self._attention[index, : self.length]
         reason = "stop" if ended else "length"
-        self._ended.append(Hypothesis(self.tokens[index], total, score, reason, attention))
+        tokens = self.tokens[index].copy()  # a view would keep those of all hypotheses
+        attention = self._attention_of(index)
+        self._ended.append(Hypothesis(tokens, total, score, reason, attention))
         self._ended.sort(key=lambda each: (each.finish_reason != "stop", -each.score))
         del self._ended[self._options.n_best :]
+
+    def _attention_of(self, index: int) -> NDArray[np.float32] | None:
+        """The attention of each step of a hypothesis, (tokens, source length)."""
+        if not self._attention:
+            return None
+        steps = zip(self._attention, self._places[index, : self.length], strict=False)
+        weights = [of_step[place] for of_step, place in steps]
+        return np.array(weights, np.float32).reshape(-1, self._attention[0].shape[1])
 
     def _is_over(self) -> bool:
         if not self.hypotheses or self.length >= self._limit:

@@ -36,6 +36,11 @@ class Sentence:
         """Rows of the step that encodes its source."""
         return len(self.source)
 
+    @property
+    def work(self) -> int:
+        """Tokens that it may take: those of its source, and of all of its hypotheses."""
+        return len(self.source) + self.beam_size * self.needs.max_tokens
+
     def next_slots(self) -> Slots:
         """The cache row of each hypothesis in the next step."""
         width, first = self.search.hypotheses, self.search.length * self.beam_size

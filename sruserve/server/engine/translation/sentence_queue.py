@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from heapq import heappop, heappush, heapreplace
+from heapq import heapify, heappop, heappush, heapreplace
 from itertools import count
 
 from sruserve.server.engine.job import Job
@@ -66,9 +66,14 @@ class SentenceQueue:
         tenant = self._tenants.get(job.tenant)
         if tenant is None or job not in tenant.requests:
             return
-        tenant.requests.pop(job).dropped = True
+        request = tenant.requests.pop(job)
+        request.dropped = True
+        request.sentences.clear()  # its turn may come much later
         if not tenant.requests:
             del self._tenants[job.tenant]
+        elif len(tenant.turns) > 2 * len(tenant.requests):
+            tenant.turns = [turn for turn in tenant.turns if not turn[2].dropped]
+            heapify(tenant.turns)
 
     def first(self) -> Sentence | None:
         """The sentence whose turn it is."""
@@ -81,10 +86,10 @@ class SentenceQueue:
         tenant, request = self._turn()
         sentence = request.sentences.popleft()
         urgent = min(each.priority for each in tenant.requests.values())
-        tenant.served += sentence.cost
-        tenant.clock += sentence.cost / len(tenant.requests)
-        self._clock += sentence.cost / len(self._tenants)
-        request.served += sentence.cost * (_LATER_WEIGHT if request.priority > urgent else 1)
+        tenant.served += sentence.work
+        tenant.clock += sentence.work / len(tenant.requests)
+        self._clock += sentence.work / len(self._tenants)
+        request.served += sentence.work * (_LATER_WEIGHT if request.priority > urgent else 1)
         if request.sentences:
             heapreplace(tenant.turns, (request.served, tenant.turns[0][1], request))
         else:

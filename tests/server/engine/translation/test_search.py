@@ -1,14 +1,18 @@
 """Which hypotheses a search keeps, and in which order: also where scores are equal."""
 
 import asyncio
+from collections.abc import Callable, Iterator
+from weakref import ref
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sruserve.server.engine.job import BeamSearch, Job, JobKind, SequenceInput
 from sruserve.server.engine.translation.beam_runner import best
+from sruserve.server.engine.translation.needs import Needs
 from sruserve.server.engine.translation.search import Search
 from sruserve.server.engine.translation.sentence import Sentence
 from sruserve.server.engine.translation.sentence_queue import SentenceQueue
@@ -68,19 +72,59 @@ def test_a_search_goes_on_while_a_longer_translation_may_have_a_better_score() -
         assert search.done is is_over  # at best, -1.5 * 6 / 15 beats -1 * 6 / 6
 
 
+def test_a_hypothesis_that_has_ended_keeps_nothing_of_the_others() -> None:
+    search = Search(BeamSearch(beam_size=3, n_best=3, attention=True, length_penalty=0), END, 3)
+    first, ids = np.array([[-2, -1, -1, -1]], np.float32), np.arange(4)[None]
+    weights = [np.random.default_rng(i).random((3, 5), np.float32) for i in range(3)]
+    search.advance(first, ids, NO_SLOTS, weights[0][:1])
+    for of_step in weights[1:]:
+        scores = np.array([[-9, -9, -1, -2], [-0.5, -3, -9, -9], [-9, -1, -9, -9]], np.float32)
+        search.advance(scores, np.tile(ids, (3, 1)), np.zeros(3, np.int32), of_step)
+    found = search.results()
+    assert [each.tokens.tolist() for each in found] == [[2], [3, 1], [1, 2, 2]]
+    places = [[0], [0, 2], [0, 0, 0]]
+    for each, own in zip(found, places, strict=True):
+        assert each.attention is not None
+        expected = [rows[place] for rows, place in zip(weights, own, strict=False)]
+        assert each.attention.tolist() == [row.tolist() for row in expected]
+        for array in (each.tokens, each.attention):
+            assert array.base is None or array.base.nbytes == array.nbytes
+
+
+def test_the_needs_of_a_sentence_count_its_tokens_and_what_has_ended() -> None:
+    translator = random_system("lstm-none")  # which has no cache
+    few, many = (Needs.of(translator, BeamSearch(64, max_tokens=n), 3) for n in (1, 100_001))
+    assert many.nbytes - few.nbytes == 100_000 * 64 * (8 + 4)
+    one, all_beams = (
+        Needs.of(translator, BeamSearch(8, max_tokens=10, n_best=n, attention=True), 100)
+        for n in (1, 8)
+    )
+    assert all_beams.nbytes - one.nbytes == 7 * 10 * 100 * 4
+
+
 def sentences(job: Job) -> list[Sentence]:
     return [Sentence(job, i, random_system("lstm-none"), END) for i in range(len(job.items))]
 
 
-def test_tenants_begin_in_turns_and_so_do_the_requests_of_one() -> None:
+Request = Callable[..., Job]
+
+
+@pytest.fixture
+def request_of() -> Iterator[Request]:
     loop = asyncio.new_event_loop()
 
-    def request(tenant: str, lengths: list[int]) -> Job:
+    def make(tenant: str, lengths: list[int], beams: int = 1) -> Job:
         items = [SequenceInput(np.zeros(length, np.int64)) for length in lengths]
         done: asyncio.Future[None] = loop.create_future()
-        kind, search = JobKind.TRANSLATE, BeamSearch()
+        kind, search = JobKind.TRANSLATE, BeamSearch(beams)
         return Job(kind, items, loop, lambda *_: None, done, search=search, tenant=tenant)
 
+    yield make
+    loop.close()
+
+
+def test_tenants_begin_in_turns_and_so_do_the_requests_of_one(request_of: Request) -> None:
+    request = request_of
     many, late, other = request("a", [5] * 4), request("a", [5] * 2), request("b", [5] * 2)
     gone = request("a", [5])
     queue = SentenceQueue()
@@ -97,4 +141,28 @@ def test_tenants_begin_in_turns_and_so_do_the_requests_of_one() -> None:
     assert order == [
         (many, 0), (other, 0), (late, 0), (other, 1), (many, 1), (late, 1), (many, 2), (many, 3),
     ]  # fmt: skip
-    loop.close()
+
+
+def test_a_tenant_whose_searches_are_wide_begins_fewer_of_them(request_of: Request) -> None:
+    wide, narrow = request_of("a", [5] * 2, beams=40), request_of("b", [5] * 12, beams=4)
+    queue = SentenceQueue()
+    for job in (wide, narrow):
+        queue.add(job, sentences(job))
+    order = [queue.take().job for _ in range(12)]
+    assert order == [wide, *[narrow] * 10, wide]
+
+
+def test_nothing_is_left_of_requests_that_are_dropped_behind_others(request_of: Request) -> None:
+    queue, waiting = SentenceQueue(), request_of("a", [5])
+    queue.add(waiting, sentences(waiting))
+    left: list[ref[Sentence]] = []
+    for _ in range(20):
+        gone = request_of("a", [9])
+        made = sentences(gone)
+        left += map(ref, made)
+        queue.add(gone, made)
+        queue.drop(gone)
+        del made
+    assert not any(sentence() for sentence in left)
+    assert len(queue._tenants["a"].turns) < 4
+    assert queue.take().job is waiting
