@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from sruserve.model.errors import CheckpointError, OptionError
-from sruserve.model.importers.options import agree
+from sruserve.model.importers.options import agree, shown
 from sruserve.model.importers.tensors import need
 from sruserve.model.reader.config import FREQUENCY, IN_QUESTION, TAGS
 
@@ -54,6 +54,8 @@ def describe_words(
                 "in --options, in order"
             )
         own["features"] = defaults[:columns]
+    if not isinstance(own["features"], list | tuple):
+        raise OptionError(f"--options: features is {shown(own['features'])}; it must be a list")
     if len(own["features"]) != columns:
         raise CheckpointError(
             f"{len(own['features'])} features are named, but the document's encoder reads {columns}"

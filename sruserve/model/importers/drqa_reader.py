@@ -64,13 +64,9 @@ def read_reader(
     document = read_encoder(tensors, "doc_rnn", cells)
     question = read_encoder(tensors, "question_rnn", cells)
     concat = _concatenates(tensors, document.config, question.config)
-    stated = (
-        {}
-        if saved.get("concat_rnn_layers") is None
-        else {"concat_rnn_layers": bool(saved["concat_rnn_layers"])}
-    )
-    if concat is not None:
-        agree(stated, {"concat_rnn_layers": concat})
+    stated = _flag(saved, "concat_rnn_layers")
+    if None not in (stated, concat):
+        agree({"concat_rnn_layers": stated}, {"concat_rnn_layers": concat})
     rescale = {"rescale": True} if document.rescales or question.rescales else {}
     changes = {**rescale, **({"concat_layers": True} if concat else {})}
     rnn = _changed(document.config, changes)
@@ -135,6 +131,14 @@ def _arguments(values: Mapping[str, Any]) -> Mapping[str, Any]:
     return saved
 
 
+def _flag(saved: Mapping[str, Any], name: str) -> bool | None:
+    """A flag among the arguments; None without it."""
+    value = saved.get(name)
+    if not isinstance(value, int | None):
+        raise CheckpointError(f"{name} of the file is {shown(value)}; it must be true or false")
+    return None if value is None else bool(value)
+
+
 def _concatenates(
     tensors: Mapping[str, Tensor], document: StackConfig, question: StackConfig
 ) -> bool | None:
@@ -163,7 +167,7 @@ def _reader(
     """The config of the parts around the encoders."""
     merges = "self_attn" if "self_attn.linear.weight" in tensors else "avg"
     agree({k: saved[k] for k in ("question_merge",) if k in saved}, {"question_merge": merges})
-    cases = {bool(saved.get(name, False)) for name in ("uncased_doc", "uncased_question")}
+    cases = {bool(_flag(saved, name)) for name in ("uncased_doc", "uncased_question")}
     if len(cases) > 1:
         raise CheckpointError(
             "uncased_doc and uncased_question differ: the words of a document and its question are "
@@ -213,6 +217,10 @@ def _words(values: Mapping[str, Any], count: int) -> tuple[str, ...]:
     if not numbers:
         return ()
     words = [(number, word) for word, number in numbers.items() if isinstance(word, str)]
+    if odd := next((word for number, word in words if type(number) is not int), None):
+        raise CheckpointError(f"word_dict has no number of the word {shown(odd)!r}")
+    if any("\ud800" <= character <= "\udfff" for _, word in words for character in word):
+        raise CheckpointError("word_dict has a word that is no text: half of a surrogate pair")
     if sorted(number for number, _ in words) != list(range(count)):
         raise CheckpointError(
             f"word_dict has {len(words)} words; the embedding has {count} rows, one for each"

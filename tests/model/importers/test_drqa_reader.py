@@ -216,6 +216,12 @@ def test_words_in_lower_case_are_looked_up_and_compared_so(tmp_path: Path) -> No
     assert model.codec.encode("ADA in")[0].tolist() == [0, 2]
 
 
+def numbered(words: dict[Any, Any]) -> dict[str, Any]:
+    """A file whose dictionary has other entries."""
+    numbers = {word: i for i, word in enumerate(WORDS) if i != 2}
+    return {**release_file()[0], "word_dict": numbers | words}
+
+
 def without(name: str) -> dict[str, Any]:
     saved, _ = release_file()
     return {key: value for key, value in saved.items() if key != name}
@@ -234,6 +240,12 @@ def without(name: str) -> dict[str, Any]:
         ({**release_file()[0], "feature_dict": {"in_question": 1}}, None, "from 0 without gaps"),
         ({**release_file()[0], "feature_dict": {"tf": 0}}, None, "1 features are named"),
         ({**release_file()[0], "word_dict": Dictionary(WORDS[1:])}, None, "has 8 words; the embed"),
+        (numbered({"Ada": "2"}), None, "word_dict has no number of the word 'Ada'"),
+        (numbered({"Ada": torch.zeros(2)}), None, "word_dict has no number of the word 'Ada'"),
+        (numbered({"\ud800": 2}), None, "half of a surrogate pair"),
+        (release_file(concat_rnn_layers=torch.zeros(2))[0], None, "it must be true or false"),
+        (release_file(uncased_doc=torch.zeros(0))[0], None, "uncased_doc of the file is tensor"),
+        (without("feature_dict"), {"inputs": ["words"], "features": 3}, "features is 3; it must"),
         (release_file()[0], {"surprise": 1}, "'surprise' is not one of torch's layers"),
         (again_file(3), None, 'does not name its 3 tags of pos: pass "pos"'),
         (again_file(), {"surprise": 1}, "surprise is unknown"),
