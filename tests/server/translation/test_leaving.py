@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from sruserve.model.translation.folder import TranslationModel
+from sruserve.server.engine.scheduling.step_time import StepTime
 from sruserve.server.engine.translation.beam_runner import BeamRunner
 from sruserve.server.engine.translation.engine import TranslationEngine
 from tests.server.conftest import Serve
@@ -98,6 +99,22 @@ def test_beams_beyond_memory_are_refused_and_others_wait_for_it(
         ]
         assert max(len(widths) for widths in searches.widths) < 6
         until(lambda: is_free(engine))
+
+
+def test_steps_have_no_more_beams_than_they_have_time_for(
+    running: Running, searches: Searches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, application = running
+    body = {"input": [text(each) for each in sources(6)], "beam_size": 5, "max_tokens": 30}
+    expected = ask(client, "transformer", **body)
+    until(lambda: is_free(engine_of(application, "transformer")))
+    learned: list[int] = []
+    monkeypatch.setattr(StepTime, "rows", property(lambda _: 12))
+    monkeypatch.setattr(StepTime, "learn", lambda _, rows, *more: learned.append(rows))
+    searches.widths.clear()
+    assert ask(client, "transformer", **body) == expected
+    assert max(len(widths) for widths in searches.widths) == 2
+    assert learned == [sum(widths) for widths in searches.widths]
 
 
 def test_requests_whose_beams_cannot_wait_get_429_until_others_end(

@@ -12,6 +12,7 @@ from sruserve.server.budget import Budget
 from sruserve.server.engine.config import EngineConfig
 from sruserve.server.engine.job import BeamSearch, Job, JobKind
 from sruserve.server.engine.job_engine import REPORT_SECONDS, JobEngine
+from sruserve.server.engine.scheduling.step_time import StepTime
 from sruserve.server.engine.sequence import not_finite
 from sruserve.server.engine.settle import Metrics
 from sruserve.server.engine.threads import ThreadPolicy
@@ -31,6 +32,7 @@ from sruserve.server.errors import (
 
 _log = logging.getLogger(__name__)
 _ENCODE_SHARE = 8  # while sentences are translated, sources take 1/8 of a step, so none stalls
+_MIN_BEAMS = 64  # beams that every step may have, however slow they are: those of any sentence
 _WAITING = 4  # memories of beams that requests may claim together: one is in use, three wait
 
 
@@ -51,6 +53,7 @@ class TranslationEngine(JobEngine):
         self._memory = BeamMemory(translator, limit)
         self._runner = BeamRunner(translator, target, self._memory)
         self._threads = ThreadPolicy(translator.weights, torch.float32, config.threads)
+        self._step_time = StepTime(config.max_batch_tokens, _MIN_BEAMS)
         self._queue = SentenceQueue()
         self._live: list[Sentence] = []
         self._open: dict[Job, int] = {}  # sentences of each job that have no result
@@ -141,9 +144,9 @@ class TranslationEngine(JobEngine):
 
     def _next_sentences(self) -> list[Sentence]:
         """Take the sentences whose turn it is, while there is memory and room in a step."""
-        room = self._config.max_batch_tokens
-        sources = max(1, room // _ENCODE_SHARE) if self._live else room
-        room -= sum(sentence.beam_size for sentence in self._live)
+        most = self._config.max_batch_tokens
+        sources = max(1, most // _ENCODE_SHARE) if self._live else most
+        room = min(most, self._step_time.rows) - sum(sentence.beam_size for sentence in self._live)
         begun: list[Sentence] = []
         while (first := self._queue.first()) is not None:
             too_long = first.cost > sources and (begun or self._live)
@@ -195,6 +198,7 @@ class TranslationEngine(JobEngine):
                 self._end(job, problem)
             return
         now = time.monotonic()
+        self._step_time.learn(rows, rows, now - started)
         self._metrics.step(len(self._live), rows, now - started)
         for job in dict.fromkeys(sentence.job for sentence in unfit):
             self._end(job, not_finite())
