@@ -8,7 +8,8 @@ from itertools import chain, dropwhile
 from typing import Any, TypeVar
 
 from sruserve.api.local_model import LocalModel
-from sruserve.batch.answers import Answer, answer
+from sruserve.batch.answers import Answer
+from sruserve.batch.asking import Asking
 from sruserve.batch.entries import Entry, EntryReader
 from sruserve.batch.errors import ChangedError
 from sruserve.batch.journal import Journal, Progress
@@ -61,6 +62,7 @@ class Run:
         advance: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._model, self._source, self._records = model, source, records
+        self._asking = Asking(model)
         self._reader, self._sink, self._made_of = reader, sink, made_of
         self._journal, self._advance = journal, advance
         self._groups = self._make_groups()
@@ -92,7 +94,7 @@ class Run:
         answered: list[Answered] = []
         while True:
             for group in await self._do(self._write_and_read, answered):
-                task = asyncio.ensure_future(answer(self._model, group.entries))
+                task = asyncio.ensure_future(self._asking.answer(group.entries))
                 self._flying.append((group, task))
             if not self._flying:
                 return

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from openai.types import Completion, CreateEmbeddingResponse
 
 from sruserve.api.local_model import LocalModel, make_request
+from sruserve.api.local_settings import local_settings
+from sruserve.batch import asking
 from sruserve.batch import run as running
 from sruserve.batch import source as sources
 from sruserve.batch.answers import Answer, answer
@@ -22,13 +24,14 @@ from sruserve.batch.errors import InputError
 from sruserve.batch.output import Output, StandardOutput
 from sruserve.batch.records import Format, Record, records
 from sruserve.batch.source import Source
-from sruserve.server.errors import EngineFailure
+from sruserve.server.errors import EngineFailure, Overloaded
 from sruserve.server.offload import offload
 from sruserve.server.tasks import task as tasks
 from sruserve.server.tasks.requests import ClassifyRequest
 from tests.batch.runs import answers, errors, jsonl, run
 from tests.readers import save_reader
 from tests.server.conftest import TEXT, WORDS, Serve
+from tests.server.translation.models import save_random_system
 
 Local = Callable[[str], LocalModel]
 
@@ -266,7 +269,7 @@ def test_few_lines_are_read_ahead_of_those_that_are_answered(
         await asyncio.Event().wait()
         return []
 
-    monkeypatch.setattr(running, "answer", blocked)
+    monkeypatch.setattr(asking, "answer", blocked)
     if max_size is not None:
         monkeypatch.setattr(running, "_MAX_SIZE", max_size)
     reader = EntryReader(task, model.served.name, {})
@@ -337,7 +340,7 @@ def test_a_failure_of_the_model_ends_the_run_and_no_line(
         return await answer(model, entries)
 
     content = b"".join(b"who\n" for _ in range(1000))
-    monkeypatch.setattr(running, "answer", failing)
+    monkeypatch.setattr(asking, "answer", failing)
     with pytest.raises(EngineFailure):
         run(local("question"), content, tmp_path / "out", "lines")
     assert [each["line"] for each in answers(tmp_path / "out")] == list(range(1, 129))
@@ -387,3 +390,32 @@ def test_lines_of_questions_get_what_a_server_gives_each(
     expected = [each[0] if len(each) == 1 else {"results": each} for each in replies]
     assert answers(output) == [{"line": i, **each} for i, each in enumerate(expected, 1)]
     assert [(each["line"], each["code"]) for each in errors(output)] == [(5, "empty_input")]
+
+
+def test_lines_whose_translations_have_no_memory_beside_others_wait_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = save_random_system(tmp_path / "system").path
+    lines = [{"input": ["a4 a5 a6"] * 20, "max_tokens": 4} for _ in range(16)]
+    # each line claims all of this, and four times as much may be claimed
+    monkeypatch.setenv("SRUSERVE_STATE_POOL_BYTES", "30000")
+    model = LocalModel.load(local_settings(folder, device="cpu"))
+    try:
+        run(model, jsonl(*lines), tmp_path / "out")
+    finally:
+        model.loop.run(model.stop())
+    found = answers(tmp_path / "out")
+    assert len(found) == 16
+    assert all(each["results"] == found[0]["results"] for each in found)
+
+
+def test_a_line_that_is_refused_alone_ends_the_run_and_leaves_no_group_waiting(
+    local: Local, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*_: Any) -> list[Answer]:
+        await asyncio.sleep(0)
+        raise Overloaded("full")
+
+    monkeypatch.setattr(asking, "answer", refuse)
+    with pytest.raises(Overloaded, match="full"):
+        run(local("question"), b"who\n" * 1000, tmp_path / "out", "lines")
