@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from bench.gpu import __main__ as gpu
+from bench.gpu import host_share
 from bench.gpu.checks import FORMS, differing
 from bench.gpu.clock import sets_beyond_cache
 from bench.gpu.context import Bench, Ceilings
@@ -286,3 +287,14 @@ def test_a_kernel_that_breaks_makes_the_checks_red(
     checks, failed = gpu._check(bare, ("kernels", "decode"))
     assert checks == [GREEN]
     assert failed == ["group: ValueError: bad tile"]
+
+
+def test_the_host_share_is_measured_on_a_real_engine(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["bench", "--quick", "--results", str(tmp_path)])
+    assert host_share.main() == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert found["cases"]
+    for samples in found["cases"].values():
+        assert all(each["median"] > 0 for each in samples.values())
