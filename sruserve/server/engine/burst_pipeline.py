@@ -20,6 +20,9 @@ class BurstPipeline:
     A burst reads the rows that the one before it writes, and writes rows of its own. So if a
     sequence turns out to have ended in the first one, its row is still there: the tokens of the
     second are dropped.
+
+    running: the bursts that were launched and are not settled, oldest first.
+    has_slots: whether sequences may have slots.
     """
 
     def __init__(
@@ -32,14 +35,10 @@ class BurstPipeline:
     ) -> None:
         self._scheduler, self._runner, self._settler = scheduler, runner, settler
         self._states, self._metrics = states, metrics
-        self._running: list[Burst] = []  # oldest first
+        self.running: list[Burst] = []
+        self.has_slots = False
         self._settling: Burst | None = None
         self._settled_at = 0.0
-
-    @property
-    def running(self) -> bool:
-        """Whether a burst was launched and is not settled."""
-        return bool(self._running)
 
     def can_follow(self, sequences: Sequence[ActiveSequence]) -> bool:
         """Whether a burst of these can be launched while another one runs.
@@ -55,10 +54,11 @@ class BurstPipeline:
 
         alone: no other step is launched with it.
         """
+        self.has_slots = True
         burst = self._runner.launch(sequences, steps, alone)
         if burst is not None:
             self._states.launched_rows += len(burst.rows)
-            self._running.append(burst)
+            self.running.append(burst)
         return burst is not None
 
     def settle(self, fail: Fail, keep: int = 0) -> None:
@@ -66,8 +66,8 @@ class BurstPipeline:
 
         fail: called with a job whose text or state could not be computed, and the error.
         """
-        while len(self._running) > keep:
-            burst = self._settling = self._running.pop(0)
+        while len(self.running) > keep:
+            burst = self._settling = self.running.pop(0)
             self._states.launched_rows -= len(burst.sequences)
             tokens = self._settler.settle_burst(burst, time.monotonic, fail)
             self._settling = None
@@ -79,10 +79,15 @@ class BurstPipeline:
             if burst.alone:
                 self._scheduler.record_step(0, count, tokens, seconds)
 
+    def forget(self) -> None:
+        """Take the slots from all sequences, which otherwise stay in memory. No burst may run."""
+        self._runner.forget()
+        self.has_slots = False
+
     def discard(self) -> list[Job]:
         """Forget the running bursts after a failure; returns the jobs that took part in them."""
-        running, self._running = self._running, []
-        self._runner.forget()
+        running, self.running = self.running, []
+        self.forget()
         self._states.launched_rows -= sum(len(burst.sequences) for burst in running)
         if self._settling is not None:
             running.append(self._settling)

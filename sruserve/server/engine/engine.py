@@ -335,7 +335,8 @@ class Engine:
             self._report_occupancy()
             self._dispatcher.flush()  # `next_batch` may wait
         if self._scheduler.idle:
-            self._runner.forget()
+            if self._bursts.has_slots:
+                self._bursts.forget()
             self._wait_for_jobs()
         if self._scheduler.idle:
             self._report_occupancy()
