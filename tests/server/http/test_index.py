@@ -141,9 +141,7 @@ def test_the_page_is_sent_again_only_if_it_differs(client: httpx.Client) -> None
     assert client.get("/", headers={"if-none-match": etag}).status_code == 200  # JSON has no tag
 
 
-@pytest.mark.parametrize(
-    "name", ["absent.js", PAGE, *INLINE, "%2e%2e%2findex.py", ""]
-)
+@pytest.mark.parametrize("name", ["absent.js", PAGE, *INLINE, "%2e%2e%2findex.py", ""])
 def test_no_other_file_can_be_read(client: httpx.Client, name: str) -> None:
     reply = client.get(f"/page/{name}")
     assert (reply.status_code, reply.json()["error"]["code"]) == (404, "route_not_found")

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from tests.server.http.page.conftest import DEMO, KEYS, Visit, Visitor
-from tests.server.http.page.test_typing import edit
+from tests.server.http.page.test_typing import SUMS, edit
 from tests.server.processes import serving
 
 EXAMPLES = (
@@ -65,10 +65,11 @@ def test_another_model_begins_the_sums_anew(bundled: tuple[Visitor, httpx.Client
         edit(visitor, "#classify-text", text)
         visitor.wait(f"requests.some(({{ body, reply }}) => reply && body.input === '{new}')")
     choose(visitor, "sentiment")
-    visitor.wait(
-        "document.querySelector('#classify-wire').textContent"
-        ".includes('Characters read by the model9If each request repeated the text9')"
-    )
+    visitor.wait(f"{SUMS}.join() === '9,9'")
+    assert "9 characters from the beginning." in visitor.text("#classify-wire .saved")
+    best = "document.querySelector('.bars .best').getBoundingClientRect()"
+    top = "document.querySelector('.bars').getBoundingClientRect()"
+    visitor.wait(f"document.querySelector('.bars .best') && {best}.top === {top}.top")
 
 
 def test_all_tabs_fit_a_narrow_screen(bundled: tuple[Visitor, httpx.Client]) -> None:
