@@ -305,3 +305,37 @@ def test_what_came_after_the_last_state_comes_again_after_a_break(
     text, broken, problem = visitor.evaluate(program)
     assert (broken, problem) == (True, "")
     assert text == completed(demo, "ROMEO:", 300, seed=7)
+
+
+_BROKEN_AND_REFUSED = """
+(async () => {
+  const { Api, ApiError, Unreachable } = await import("/page/api.js");
+  const { TextStream } = await import("/page/text_stream.js");
+  const api = new Api({ key: null }, () => {});
+  const stream = api.stream.bind(api);
+  let broken = false;
+  api.stream = async function* (...request) {
+    if (broken) throw new ApiError("unknown key", "state_unknown_key", 422);
+    for await (const event of stream(...request)) {
+      yield event;
+      broken = true;
+      throw new Unreachable();
+    }
+  };
+  const start = [{ at: 0, state: null, seed: 7 }];
+  const text = new TextStream(api, %s, "ROMEO:", start, 1000);
+  await text.run(300);
+  return [text.text, text.isRefused, text.problem];
+})()
+"""
+
+
+def test_a_text_stays_whole_if_the_server_refuses_its_state_after_a_break(
+    visitor: Visitor, demo: httpx.Client
+) -> None:
+    visitor.open()
+    text, refused, problem = visitor.evaluate(_BROKEN_AND_REFUSED % json.dumps(OPTIONS))
+    assert refused
+    assert problem.startswith("This text's state was made by a server with another key")
+    assert len(text) > len("ROMEO:")
+    assert completed(demo, "ROMEO:", 300, seed=7).startswith(text)

@@ -157,6 +157,36 @@ def test_going_back_to_a_beginning_sends_nothing(visitor: Visitor) -> None:
     )
 
 
+_REFUSE_ENDS = """
+(() => {
+  const send = window.fetch;
+  window.fetch = async (path, options) => {
+    const { input, state } = JSON.parse(options?.body ?? "{}");
+    if (input !== "") return send(path, options);
+    window.refused = state;
+    const error = { code: "state_expired", message: "the state is too old" };
+    return new Response(JSON.stringify({ error }), { status: 410 });
+  };
+})()
+"""
+
+
+def test_the_end_of_a_text_whose_state_is_refused_is_read_from_its_beginning(
+    visitor: Visitor, demo: httpx.Client
+) -> None:
+    visitor.open()
+    visitor.evaluate(_REFUSE_ENDS)
+    edit(visitor, "#classify-text", QUESTION)
+    visitor.wait("requests.some(({ body, reply }) => reply && body.input && !body.more)")
+    label = classified(demo, QUESTION)["label"]
+    visitor.wait(f"document.querySelector('#classify-summary').textContent.startsWith('{label}')")
+    first, last = (each["body"] for each in visitor.requests(CLASSIFY))
+    assert visitor.evaluate("window.refused")
+    assert (first["input"], first["more"]) == (QUESTION, True)
+    assert (last["input"], last["state"], last["more"]) == (QUESTION, None, False)
+    assert visitor.evaluate("document.querySelector('#classify-problem').hidden")
+
+
 def test_blanks_alone_have_no_label_and_are_no_error(visitor: Visitor) -> None:
     visitor.open()
     visitor.focus("#classify-text")
