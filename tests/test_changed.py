@@ -10,8 +10,8 @@ from tests.changed import ALWAYS, ROOT, affected_tests
     [
         ("sruserve/server/http/shortcuts.py", "tests/server/http/test_shortcuts.py"),
         (
-            "sruserve/server/engine/sampling/philox.py",
-            "tests/server/engine/sampling/test_philox.py",
+            "sruserve/server/engine/sampling/sampler.py",
+            "tests/server/engine/sampling/test_sampler.py",
         ),
         ("tests/test_layers.py", "tests/test_layers.py"),
         ("examples/onnx/web/page.js", "tests/examples"),

@@ -140,6 +140,7 @@ def _draws(bench: Bench) -> Iterator[Check]:
             streams = random_streams(torch.arange(count), 3, vocabulary, filtered, seed=vocabulary)
             slots = Slots(count, 3, bench.device)
             slots.load(streams)
+            slots.begin(streams.source, streams.target, streams.limits)
             for step in range(3):
                 logits = bench.random(count, vocabulary, dtype=torch.float32, spread=3.0)
                 allowed = allowed_tokens(logits, streams, step)

@@ -129,6 +129,7 @@ def _parts(
     for mode, decoder in decoders.items():
         slots = Slots(count, 1, bench.device)
         slots.load(streams)
+        slots.begin(streams.source, streams.target, streams.limits)
         work = _part_work(bench, decoder, slots)
         candidates = {each: captured(run, bench.device) for each, run in work.items()}
         weights = weight_bytes(decoder)

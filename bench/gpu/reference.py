@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from sruserve.kernels import Activation, Cell, RaggedBatch
+from sruserve.kernels.reference.philox import random_bits
 from sruserve.kernels.slots import DecodeInputs
 
 _NEAR = 1e-5  # a draw this close to a border may fall on either side of it in float32
@@ -86,7 +87,10 @@ def allowed_tokens(logits: Tensor, streams: DecodeInputs, step: int) -> Tensor:
     """
     scores = _penalised(logits.cpu().double(), streams)
     sides = (0.0, _NEAR, -_NEAR)
-    draws = [streams.uniforms[step] + side for side in sides]
+    keys = zip(streams.seed.tolist(), streams.choice.tolist(), streams.draw.tolist(), strict=True)
+    bits = [random_bits(seed, choice, draw + step) for seed, choice, draw in keys]
+    uniforms = torch.tensor(bits, dtype=torch.float64) * 2.0**-53
+    draws = [uniforms + side for side in sides]
     return torch.stack(
         [_picked(scores, streams, draw, filters) for draw in draws for filters in sides]
     )

@@ -208,6 +208,7 @@ class _Stack:
         after, rows = states.clone(), self.rows.to(states.device)
         scores = decoder.logits(self.next.to(states.device), rows, rows)
         slots = Slots(len(self.rows), 1, states.device)  # empty ones take the most likely token
+        slots.limits.fill_(1)
         decoder.pick(scores, slots)
         picked = scores.gather(1, slots.tokens.unsqueeze(1)).squeeze(1)
         return _named(h[places], after, scores, states.clone(), picked)
@@ -239,7 +240,10 @@ def _burst(decoder: Decoder, recorder: GraphBackend | None) -> Tensor:
         tokens=rows,
         source=rows,
         target=rows,
-        uniforms=torch.linspace(0.01, 0.99, _STEPS * _STREAMS).double().view(_STEPS, _STREAMS),
+        limits=torch.full((_STREAMS,), _STEPS),
+        seed=rows,
+        choice=rows,
+        draw=rows,
         temperature=0.5 + rows / 2,
         top_p=torch.where(rows % 2 == 0, 0.9, 1.0),
         min_p=torch.where(rows == 1, 0.01, 0.0),

@@ -168,10 +168,11 @@ class Settings(BaseSettings):
         le=86_400_000,
         description="Longest wait of a request before its first step, then 504; 0: no limit.",
     )
-    burst: PositiveInt = Field(
-        16,
+    burst: NonNegativeInt = Field(
+        0,
         le=1024,
-        description="Most decode steps in a row before the scheduler looks at new requests.",
+        description="Most decode steps in a row before the scheduler looks at new requests; 0: 64 "
+        "on a GPU, 16 on a CPU.",
     )
     flush_ms: PositiveInt = Field(
         10, le=60_000, description="Shortest time between two events of one completion stream."

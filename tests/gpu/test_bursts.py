@@ -1,5 +1,6 @@
 """Captured bursts: a replay equals the same single steps, for any other streams."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -43,7 +44,10 @@ def some_streams(count: int, steps: int) -> DecodeInputs:
         tokens=torch.randint(0, 95, (count,), generator=g),
         source=source,
         target=target,
-        uniforms=torch.rand(steps, count, dtype=torch.float64, generator=g),
+        limits=torch.full((count,), steps),
+        seed=torch.randint(0, 1 << 62, (count,), generator=g),
+        choice=torch.randint(0, 9, (count,), generator=g),
+        draw=torch.randint(0, 1000, (count,), generator=g),
         temperature=torch.where(kind % 4 == 0, 0.0, 0.5 + torch.rand(count, generator=g)),
         top_p=torch.where(kind % 3 == 0, 0.9, 1.0),
         min_p=torch.where(kind % 5 == 0, 0.05, 0.0),
@@ -101,6 +105,28 @@ def test_a_stream_alone_gets_the_text_that_it_gets_in_company(model: Model) -> N
             states.copy_(fresh_states(model))
             assert torch.equal(alone.run(one, steps)[:, 0], expected[:, i])
             assert_same(states[one.target], expected_states[one.target])
+
+
+def test_a_stream_past_its_limit_writes_no_state_and_keeps_its_place(model: Model) -> None:
+    """Two bursts with limits equal one long burst of each stream."""
+    count, steps = 3, 2
+    streams = replace(some_streams(count, 2 * steps), limits=torch.tensor([2, 1, 0]))
+    states = fresh_states(model)
+    runs = bursts(model, states, count)
+    states.copy_(fresh_states(model))
+    together = runs.run(replace(streams, limits=torch.full((count,), 2 * steps)), 2 * steps)
+    expected = states[streams.target].clone()
+    states.copy_(fresh_states(model))
+    runs.load(streams)
+    rest = 2 * steps - streams.limits
+    first = runs.launch(streams.source, streams.target, streams.limits, steps)
+    source = torch.where(streams.limits > 0, streams.target, streams.source)
+    second = runs.launch(source, streams.target, rest, 2 * steps)
+    picked, then = first.tokens(), second.tokens()
+    for i, limit in enumerate(streams.limits.tolist()):
+        text = torch.cat((picked[:limit, i], then[: 2 * steps - limit, i]))
+        assert torch.equal(text, together[:, i])
+    assert_same(states[streams.target], expected)
 
 
 def test_empty_slots_write_no_state(model: Model) -> None:

@@ -19,7 +19,7 @@ from sruserve.model.folder import Model
 from sruserve.server.engine.config import EngineConfig
 from sruserve.server.engine.constrained.byte_vocabulary import ByteVocabulary
 from sruserve.server.engine.constrained.constraint import Constraint
-from sruserve.server.engine.graph_decoder import GraphDecoder
+from sruserve.server.engine.graph_decoder import Burst, GraphDecoder
 from sruserve.server.engine.job import Generated
 from tests.server.engine.driver import Driver, row_of
 from tests.support import random_model
@@ -66,13 +66,13 @@ def driver(model: Model) -> Iterator[Driver]:
 def bursts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of streams of every burst that ran."""
     seen: list[int] = []
-    run = GraphDecoder.run
+    launch = GraphDecoder.launch
 
-    def counted(self: GraphDecoder, streams: Any, *rest: Any) -> list[list[int]]:
-        seen.append(len(streams))
-        return run(self, streams, *rest)
+    def counted(self: GraphDecoder, limits: Any, rows: list[int], *rest: Any) -> Burst:
+        seen.append(len(rows))
+        return launch(self, limits, rows, *rest)
 
-    monkeypatch.setattr(GraphDecoder, "run", counted)
+    monkeypatch.setattr(GraphDecoder, "launch", counted)
     return seen
 
 

@@ -31,7 +31,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 def rows_of(
     sampling: list[Sampling], windows: list[list[int]], uniforms: Tensor, device: torch.device
-) -> dict[str, Tensor]:
+) -> dict[str, Any]:
     """The arguments of `sample_rows` after the logits."""
     streams = len(sampling)
     window = torch.tensor([[-1] * (WINDOW - len(w)) + w for w in windows])
@@ -52,7 +52,7 @@ def rows_of(
 
 def burst(
     kind: dict[str, Any], vocabulary: int, device: torch.device
-) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+) -> tuple[Tensor, dict[str, Any], Tensor]:
     """Logits (steps, streams, vocabulary), the rows, and the sampler's tokens (steps, streams)."""
     numbers = np.random.default_rng(vocabulary)
     sampling = [Sampling(**kind)] * STREAMS

@@ -11,6 +11,7 @@ from sruserve.kernels.triton.sample import sample_rows, triton_sample
 from sruserve.kernels.triton.tiles import SAMPLE_VOCABULARY
 from sruserve.server.engine.job import Sampling
 from sruserve.server.engine.sampling.sampler import Sampler
+from sruserve.server.engine.sampling.uniforms import uniforms
 
 GREEDY = Sampling(temperature=0.0)
 KINDS = {
@@ -163,24 +164,52 @@ def test_rubbish_in_slots_out_of_use_harms_nobody() -> None:
     assert rows.history[0, :3].tolist() == [-7, -7, -7]
 
 
-def test_slots_are_sampled_in_place() -> None:
-    slots = Slots(4, 2, torch.device("cpu"))
-    options = rows_of([GREEDY] * 2, [[], []], np.zeros((2, 2)))
+def slots_of(sampling: list[Sampling], limits: list[int], steps: int) -> Slots:
+    """Slots of streams with their number as seed, in the middle of their texts; one slot more."""
+    count = len(sampling)
+    options = rows_of(sampling, [[3, 1]] * count, np.zeros((steps, count)))
     shared = {
         field.name: getattr(options, field.name)
         for field in fields(DecodeInputs)
         if hasattr(options, field.name)
     }
-    none = torch.full((2,), -1)
-    slots.load(
-        DecodeInputs(tokens=torch.zeros(2, dtype=torch.int64), source=none, target=none, **shared)
-    )
-    logits = torch.eye(4, 9)
-    for _ in range(2):
+    each = torch.arange(count)
+    streams = DecodeInputs(
+        tokens=each, source=each, target=each, limits=torch.tensor(limits),
+        seed=each - 2**63, choice=each % 2, draw=2**33 + each, **shared,
+    )  # fmt: skip
+    slots = Slots(count + 1, steps, torch.device("cpu"))
+    slots.load(streams)
+    slots.begin(streams.source, streams.target, streams.limits)
+    return slots
+
+
+def test_slots_draw_what_the_sampler_draws() -> None:
+    sampling, steps = list(KINDS.values()), 3
+    count = len(sampling)
+    each = np.arange(count, dtype=np.uint64)
+    numbers = uniforms(each + 2**63, each % 2, each + 2**33, steps)
+    sampler = Sampler(sampling, [[3, 1]] * count, numbers)
+    slots = slots_of(sampling, [steps] * count, steps)
+    for step in range(steps):
+        logits = torch.from_numpy(np.random.default_rng(step).normal(0, 2, (count + 1, 20))).float()
         triton_sample(logits, slots)
-    assert slots.tokens.tolist() == [0, 1, 2, 3]
-    assert slots.history.tolist() == [[0, 1, 2, 3]] * 2
-    assert slots.position.tolist() == [2] * 4
+        assert torch.equal(slots.tokens[:count], sampler(logits[:count], step))
+    assert slots.draw[:count].tolist() == [2**33 + i + steps for i in range(count)]
+
+
+def test_a_slot_past_its_limit_stays_as_it_is() -> None:
+    slots = slots_of([GREEDY] * 3, [2, 1, 0], 2)
+    windows = slots.window.clone()
+    assert slots.target.tolist() == [0, 1, -1, -1]
+    for step in range(2):
+        triton_sample(torch.eye(4, 9).roll(step + 4, 1), slots)
+        assert slots.target.tolist() == [[0, -1, -1, -1], [-1] * 4][step]
+    assert slots.tokens.tolist() == [5, 5, 2, 0]
+    assert slots.history.tolist() == [[4, 5, 0, 0], [5, 0, 0, 0]]
+    assert slots.position.tolist() == [2, 1, 0, 0]
+    assert slots.draw.tolist() == [2**33 + 2, 2**33 + 2, 2**33 + 2, 0]
+    assert (slots.window != windows).sum(1).tolist() == [2, 1, 0, 0]
 
 
 def test_a_vocabulary_that_one_program_cannot_hold_is_refused() -> None:

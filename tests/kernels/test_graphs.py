@@ -5,6 +5,7 @@ first run, and a replay does the same operations on the same memory, whatever Py
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from itertools import product as pairs
 from typing import Any
@@ -61,8 +62,37 @@ class TapeRecorder:
 
         return replay
 
-    def finish(self) -> None:
-        pass
+    def copy(self, target: Tensor, source: Tensor) -> None:
+        target.copy_(source)
+
+    def mark(self) -> Callable[[], None]:
+        return lambda: None
+
+
+class SlowDevice(TapeRecorder):
+    """A device that begins no work before somebody waits, and then does it in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._queue: list[Callable[[], None]] = []
+        self._done = 0
+
+    def record(self, work: Callable[[], None]) -> Callable[[], None]:
+        self._run(len(self._queue))
+        replay = super().record(work)
+        return lambda: self._queue.append(replay)
+
+    def copy(self, target: Tensor, source: Tensor) -> None:
+        self._queue.append(lambda: super(SlowDevice, self).copy(target, source))
+
+    def mark(self) -> Callable[[], None]:
+        place = len(self._queue)
+        return lambda: self._run(place)
+
+    def _run(self, end: int) -> None:
+        for work in self._queue[self._done : end]:
+            work()
+        self._done = max(self._done, end)
 
 
 def fresh_states() -> Tensor:
@@ -78,14 +108,20 @@ def toy(states: Tensor) -> Callable[[Slots], None]:
         state = (state * 31 + slots.tokens + 1).fmod(100_003.0)
         # A row that nobody has takes what is dropped.
         states.index_copy_(0, slots.target.where(slots.target >= 0, ROWS - 1), state)
-        row = slots.position.unsqueeze(0)
-        uniform = slots.uniforms.gather(0, row).squeeze(0)
+        number = (slots.seed * 7919 + slots.choice * 31 + slots.draw * 104_729) % 1_000_003
         seen = slots.window.clamp(min=0).sum(1) + (slots.temperature * 7 + slots.top_k).long()
-        picked = ((state + (uniform * 1e6).floor()).long() + seen) % VOCABULARY
-        slots.history.scatter_(0, row, picked.unsqueeze(0))
-        slots.window.scatter_(1, (slots.position % WINDOW).unsqueeze(1), picked.unsqueeze(1))
-        slots.tokens.copy_(picked)
-        slots.position.add_(1)
+        picked = (state.long() + number + seen) % VOCABULARY
+        takes_part = slots.position < slots.limits
+        row, place = slots.position.unsqueeze(0), (slots.draw % WINDOW).unsqueeze(1)
+        row = row.clamp(max=len(slots.history) - 1)
+        old = slots.history.gather(0, row)
+        slots.history.scatter_(0, row, torch.where(takes_part, picked, old))
+        old = slots.window.gather(1, place).squeeze(1)
+        slots.window.scatter_(1, place, torch.where(takes_part, picked, old).unsqueeze(1))
+        slots.tokens.copy_(torch.where(takes_part, picked, slots.tokens))
+        slots.position.add_(takes_part)
+        slots.draw.add_(takes_part)
+        slots.target.masked_fill_(slots.position >= slots.limits, -1)
 
     return step
 
@@ -100,7 +136,10 @@ def some_streams(count: int, steps: int, seed: int = 0) -> DecodeInputs:
         tokens=torch.randint(0, VOCABULARY, (count,), generator=g),
         source=source,
         target=target,
-        uniforms=torch.rand(steps, count, dtype=torch.float64, generator=g),
+        limits=torch.full((count,), steps),
+        seed=torch.randint(0, 1000, (count,), generator=g),
+        choice=torch.randint(0, 9, (count,), generator=g),
+        draw=torch.randint(0, 200, (count,), generator=g),
         temperature=torch.rand(count, generator=g) * 3,
         top_p=torch.ones(count),
         min_p=torch.zeros(count),
@@ -117,11 +156,12 @@ def alone(streams: DecodeInputs, steps: int) -> tuple[Tensor, Tensor]:
         state = float(fresh_states()[source]) if source >= 0 else 0.0
         token, window = int(streams.tokens[i]), streams.window[i].tolist()
         extra = int((streams.temperature[i] * 7 + streams.top_k[i]).long())
+        key = 7919 * int(streams.seed[i]) + 31 * int(streams.choice[i])
         tokens = []
-        for uniform in streams.uniforms[:, i].tolist():
+        for draw in range(int(streams.draw[i]), int(streams.draw[i]) + steps):
             state = (state * 31 + token + 1) % 100_003.0
             seen = sum(max(entry, 0) for entry in window) + extra
-            token = (int(state + uniform * 1e6 // 1) + seen) % VOCABULARY
+            token = (int(state) + (key + draw * 104_729) % 1_000_003 + seen) % VOCABULARY
             window = [*window[1:], token]
             tokens.append(token)
         picked.append(tokens)
@@ -163,6 +203,55 @@ def test_a_bucket_used_again_remembers_nothing_of_the_streams_before() -> None:
     assert torch.equal(states[untouched], fresh_states()[untouched])
 
 
+@pytest.mark.parametrize("recorder", [Eager, TapeRecorder, SlowDevice])
+def test_a_burst_launched_before_the_last_one_is_read_goes_on_from_its_tokens(
+    recorder: Callable[[], GraphBackend],
+) -> None:
+    """Each of five bursts writes other rows, and the host reads one while the next is launched."""
+    count, steps, bursts_run = 5, 6, 5
+    streams = replace(some_streams(count, steps), source=torch.arange(count))
+    expected, ends = alone(streams, steps * bursts_run)
+    states = fresh_states()
+    bursts = GraphedDecode(toy(states), CPU, 8, steps, recorder())
+    states.copy_(fresh_states())
+    bursts.load(streams)
+    rows = [torch.arange(count) + count * number for number in range(bursts_run + 1)]
+    read, running = [], None
+    for source, target in pairwise(rows):
+        before, running = running, bursts.launch(source, target, streams.limits, steps)
+        if before is not None:
+            read.append(before.tokens().clone())
+    assert running is not None
+    read.append(running.tokens().clone())
+    assert torch.equal(torch.cat(read), expected)
+    assert torch.equal(states[rows[-1]], ends)
+
+
+@pytest.mark.parametrize("recorder", [Eager, TapeRecorder, SlowDevice])
+def test_a_stream_past_its_limit_writes_nothing_and_goes_on_in_the_next_burst(
+    recorder: Callable[[], GraphBackend],
+) -> None:
+    count, steps = 5, 6
+    streams = replace(some_streams(count, steps), source=torch.arange(count))
+    limits = torch.tensor([6, 0, 1, 5, 3])
+    expected, _ = alone(streams, steps + 6)
+    states = fresh_states()
+    bursts = GraphedDecode(toy(states), CPU, 8, steps, recorder())
+    states.copy_(fresh_states())
+    bursts.load(streams)
+    first, second = torch.arange(count), torch.arange(count) + 10
+    one = bursts.launch(first, second, limits, steps)
+    source = torch.where(limits == 0, first, second)
+    two = bursts.launch(source, second + 10, torch.full((count,), 6), 6)
+    tokens, then = one.tokens().clone(), two.tokens()
+    for i, limit in enumerate(limits.tolist()):
+        assert torch.equal(tokens[:limit, i], expected[:limit, i])
+        assert torch.equal(then[:, i], expected[limit : limit + 6, i])
+        _, ends = alone(streams, limit)
+        after = fresh_states()[second[i]] if limit == 0 else ends[i]
+        assert states[second[i]] == after
+
+
 def test_a_burst_is_made_of_the_fewest_recorded_graphs() -> None:
     recorder = TapeRecorder()
     bursts = GraphedDecode(toy(fresh_states()), CPU, 1, 32, recorder)
@@ -174,7 +263,9 @@ def test_a_burst_is_made_of_the_fewest_recorded_graphs() -> None:
 
 
 def test_graphs_are_recorded_for_every_bucket_up_to_the_most_streams() -> None:
-    for max_streams, buckets in ((1, 1), (2, 2), (3, 3), (200, 9), (4096, len(BUCKETS))):
+    most = len(BUCKETS)
+    sizes = ((1, 1), (2, 2), (3, 3), (200, 9), (4096, most), (5000, most + 1))
+    for max_streams, buckets in sizes:
         recorder = TapeRecorder()
         GraphedDecode(lambda slots: None, CPU, max_streams, 1, recorder)
         assert recorder.recorded == buckets, max_streams
@@ -194,4 +285,4 @@ def test_no_two_fields_of_the_slots_share_memory_and_all_are_aligned() -> None:
         fields = [getattr(slots, name) for name in names]
         spans = sorted((f.data_ptr(), f.data_ptr() + f.nbytes) for f in fields)
         assert all(end <= begin for (_, end), (begin, _) in pairwise(spans))
-        assert all((f.data_ptr() - slots.tokens.data_ptr()) % 16 == 0 for f in fields)
+        assert all(f.storage_offset() * f.itemsize % 16 == 0 for f in fields)

@@ -1,5 +1,7 @@
 """Pick the next token of many streams on a GPU, with the mathematics of the engine's `Sampler`."""
 
+from dataclasses import dataclass, fields
+
 import torch
 import triton
 import triton.language as tl
@@ -11,10 +13,13 @@ from sruserve.kernels.triton.tiles import SAMPLE_VOCABULARY, sample_warps
 
 
 def triton_sample(logits: Tensor, slots: Slots) -> None:
-    """Pick a token for every slot from logits (slots, vocabulary), float32; advance the slots."""
+    """Pick a token for every slot from logits (slots, vocabulary), float32; advance the slots.
+
+    A slot past its limit stays as it is.
+    """
     sample_rows(
         logits,
-        slots.uniforms,
+        None,
         slots.temperature,
         slots.top_k,
         slots.top_p,
@@ -24,12 +29,29 @@ def triton_sample(logits: Tensor, slots: Slots) -> None:
         slots.position,
         slots.tokens,
         slots.history,
+        Draws(slots.seed, slots.choice, slots.draw, slots.limits, slots.target),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """Where the random numbers come from, and which slots take part; (streams) int64 each.
+
+    seed, choice, draw: see `reference.philox.random_bits`; `draw` is counted.
+    limits, target: a stream whose `position` is not below its limit picks nothing. After its last
+    step its target becomes -1, so that further steps write no state of it.
+    """
+
+    seed: Tensor
+    choice: Tensor
+    draw: Tensor
+    limits: Tensor
+    target: Tensor
 
 
 def sample_rows(
     logits: Tensor,
-    uniforms: Tensor,
+    uniforms: Tensor | None,
     temperature: Tensor,
     top_k: Tensor,
     top_p: Tensor,
@@ -39,6 +61,7 @@ def sample_rows(
     position: Tensor,
     out: Tensor,
     history: Tensor | None = None,
+    draws: Draws | None = None,
 ) -> None:
     """Pick one token per stream, independently of the other streams.
 
@@ -48,11 +71,12 @@ def sample_rows(
 
     logits: (streams, vocabulary), float32, at most `SAMPLE_VOCABULARY` tokens.
     uniforms: (steps, streams), float64, in [0, 1): stream s reads row `position[s]`; or (streams).
+        None: `draws` gives the numbers.
     temperature: (streams), float32; 0 picks the most likely token, the lowest id of equals.
     top_k: (streams), int32; 0 keeps all tokens.
     top_p, min_p, penalty: (streams), float32; 1, 0 and 1 have no effect.
     window: (streams, WINDOW), int64: the tokens to penalise, -1 for none. It is a ring, which
-        receives the picked token at `position % WINDOW`.
+        receives the picked token at `position % WINDOW`, or with `draws` at `draw % WINDOW`.
     position: (streams), int64, incremented by one.
     out: (streams), int64, receives the token, as does row `position` of `history`,
         (steps, streams), int64.
@@ -66,11 +90,12 @@ def sample_rows(
             f"the vocabulary has {vocabulary} tokens; this kernel samples from 1 to "
             f"{SAMPLE_VOCABULARY}"
         )
-    steps = 1 if uniforms.dim() == 1 else uniforms.shape[0]
-    per_step = uniforms.dim() == 2
-    shapes = {
+    if (uniforms is None) == (draws is None):
+        raise ValueError("the random numbers are those of `uniforms` or of `draws`: pass one")
+    steps = 1 if uniforms is None or uniforms.dim() == 1 else uniforms.shape[0]
+    per_step = uniforms is not None and uniforms.dim() == 2
+    shapes: dict[str, tuple[Tensor, tuple[int, ...], torch.dtype]] = {
         "logits": (logits, (streams, vocabulary), torch.float32),
-        "uniforms": (uniforms, (steps, streams) if per_step else (streams,), torch.float64),
         "temperature": (temperature, (streams,), torch.float32),
         "top_k": (top_k, (streams,), torch.int32),
         "top_p": (top_p, (streams,), torch.float32),
@@ -80,6 +105,12 @@ def sample_rows(
         "position": (position, (streams,), torch.int64),
         "out": (out, (streams,), torch.int64),
     }
+    if uniforms is not None:
+        rows = (steps, streams) if per_step else (streams,)
+        shapes["uniforms"] = (uniforms, rows, torch.float64)
+    if draws is not None:
+        for field in fields(draws):
+            shapes[field.name] = (getattr(draws, field.name), (streams,), torch.int64)
     if history is not None:
         shapes["history"] = (history, (history.shape[0], streams), torch.int64)
     for name, (tensor, shape, dtype) in shapes.items():
@@ -105,6 +136,7 @@ def sample_rows(
             position,
             out,
             history,
+            *(getattr(draws, field.name, None) for field in fields(Draws)),
             streams,
             steps,
             0 if history is None else history.shape[0],
@@ -130,6 +162,11 @@ def sample_kernel(
     position,
     out,
     history,
+    seed,
+    choice,
+    draw,
+    limits,
+    target,
     streams,
     steps,
     rows,
@@ -142,6 +179,9 @@ def sample_kernel(
     stream = tl.program_id(0)
     ids = tl.arange(0, BLOCK)
     at = tl.load(position + stream)
+    number = at
+    if draw is not None:
+        number = tl.load(draw + stream)
     scores = tl.load(
         logits + stream.to(tl.int64) * VOCABULARY + ids, ids < VOCABULARY, float("-inf")
     )
@@ -159,7 +199,9 @@ def sample_kernel(
         threshold = tl.load(min_p + stream)
         if (k != 0) | (p < 1.0) | (threshold > 0.0):
             probabilities = filtered(probabilities, ids, k, p, threshold, VOCABULARY, BLOCK)
-        if PER_STEP:
+        if uniforms is None:
+            uniform = uniform_number(tl.load(seed + stream), tl.load(choice + stream), number)
+        elif PER_STEP:
             inside = (at >= 0) & (at < steps)
             uniform = tl.load(uniforms + at * streams + stream, inside, 0.0)
         else:
@@ -168,14 +210,45 @@ def sample_kernel(
         total = tl.sum(tl.where(ids == VOCABULARY - 1, cdf, 0.0), 0)
         below = (cdf <= uniform * total) & (ids < VOCABULARY)
         token = min(tl.sum(below.to(tl.int32), 0), VOCABULARY - 1)
+    takes_part = at == at
+    if limits is not None:
+        limit = tl.load(limits + stream)
+        takes_part = at < limit
     # Every warp must have read the stream's values before one warp overwrites them.
     tl.debug_barrier()
     token = token.to(tl.int64)
-    tl.store(out + stream, token)
+    tl.store(out + stream, token, takes_part)
     if history is not None:
-        tl.store(history + at * streams + stream, token, (at >= 0) & (at < rows))
-    tl.store(window + stream * WINDOW + (at & (WINDOW - 1)), token)
-    tl.store(position + stream, at + 1)
+        inside = (at >= 0) & (at < rows)
+        tl.store(history + at * streams + stream, token, takes_part & inside)
+    tl.store(window + stream * WINDOW + (number & (WINDOW - 1)), token, takes_part)
+    tl.store(position + stream, at + 1, takes_part)
+    if draw is not None:
+        tl.store(draw + stream, number + 1, takes_part)
+    if limits is not None:  # the last step: the next ones write no state
+        tl.store(target + stream, -1, at + 1 >= limit)
+
+
+@triton.jit
+def uniform_number(seed, choice, number):
+    """The uniform number in [0, 1) of `reference.philox.random_bits`, float64."""
+    key_0 = seed.to(tl.uint64) & 0xFFFFFFFF
+    key_1 = seed.to(tl.uint64) >> 32
+    c_0 = number.to(tl.uint64) & 0xFFFFFFFF
+    c_1 = number.to(tl.uint64) >> 32
+    c_2 = choice.to(tl.uint64) & 0xFFFFFFFF
+    c_3 = c_2 & 0
+    for _ in tl.static_range(10):
+        left = c_0 * 0xD2511F53
+        right = c_2 * 0xCD9E8D57
+        c_0 = (right >> 32) ^ c_1 ^ key_0
+        c_1 = right & 0xFFFFFFFF
+        c_2 = (left >> 32) ^ c_3 ^ key_1
+        c_3 = left & 0xFFFFFFFF
+        key_0 = (key_0 + 0x9E3779B9) & 0xFFFFFFFF
+        key_1 = (key_1 + 0xBB67AE85) & 0xFFFFFFFF
+    bits = ((c_0 >> 5) << 26) | (c_1 >> 6)
+    return bits.to(tl.int64).to(tl.float64) * (1.0 / 9007199254740992.0)
 
 
 @triton.jit

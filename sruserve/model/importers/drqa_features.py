@@ -1,19 +1,21 @@
 """What describes a word to a reader of DrQA, in the order of its document encoder's columns.
 
 In the release, a word is its embedding, its aligned question embedding and its features, whose
-names are in the file's `feature_dict`. In the re-implementation, it is its embedding, four
-features, its aligned question embedding, and embeddings of its tags.
+names are in the file's `feature_dict`. In the re-implementations, it is its embedding, four
+features, its aligned question embedding, and embeddings of its tags; in the later versions of
+hitvoice/DrQA, each tag is a column of its own, which is an embedding by the identity.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from sruserve.model.errors import CheckpointError, OptionError
 from sruserve.model.importers.options import agree, shown
 from sruserve.model.importers.tensors import need
-from sruserve.model.reader.config import FREQUENCY, IN_QUESTION, TAGS
+from sruserve.model.reader.config import FREQUENCY, IN_QUESTION, MAX_FEATURES, TAGS
 
 _RELEASE: tuple[str, ...] = ("words", "aligned", "features")
 _AGAIN: tuple[str, ...] = ("words", "features", "aligned", *TAGS)
@@ -64,6 +66,16 @@ def describe_words(
         present.discard("features")
     own.setdefault("inputs", tuple(part for part in order if part in present))
     return own
+
+
+def with_tag_columns(tensors: Mapping[str, Tensor], saved: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Add an embedding by the identity for tags that are columns; saved: the file's arguments."""
+    result = dict(tensors)
+    for tag in TAGS:
+        size = saved.get(f"{tag}_size")
+        if saved.get(tag) is True and isinstance(size, int) and 0 < size <= MAX_FEATURES:
+            result.setdefault(f"{tag}_embedding.weight", torch.eye(size))
+    return result
 
 
 def _columns(tensors: Mapping[str, Tensor]) -> int:

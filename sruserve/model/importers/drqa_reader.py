@@ -14,7 +14,7 @@ from sruserve.model.cells.stack import StackConfig
 from sruserve.model.config import explain
 from sruserve.model.errors import CheckpointError, OptionError
 from sruserve.model.importers.drqa_encoders import read_encoder
-from sruserve.model.importers.drqa_features import describe_words
+from sruserve.model.importers.drqa_features import describe_words, with_tag_columns
 from sruserve.model.importers.format import Imported
 from sruserve.model.importers.options import agree, flag, shown
 from sruserve.model.importers.tensors import check_names, floats, need
@@ -58,6 +58,7 @@ def read_reader(
     tensors = {k: t for k, t in floats(tensors).items() if k not in _COPIES}
     own, cells = _split(dict(options or {}))
     saved = _arguments(values)
+    tensors = with_tag_columns(tensors, saved)
     table = need(tensors, "embedding.weight", 2)
     width = table.shape[1]
     own = describe_words(own, values, width, tensors)

@@ -25,6 +25,13 @@ class Batch:
         """The batch without the sequences that have no inputs to consume."""
         return Batch(self.decodes, [(s, n) for s, n in self.inputs if n])
 
+    def without_ended(self) -> "Batch":
+        """The batch without the sequences that have ended since it was chosen."""
+        return Batch(
+            [sequence for sequence in self.decodes if sequence.decodes],
+            [(sequence, count) for sequence, count in self.inputs if not sequence.dropped],
+        )
+
     def halves(self) -> Iterator["Batch"]:
         """Yield two batches of half as many sequences each.
 

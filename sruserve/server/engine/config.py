@@ -9,7 +9,8 @@ class EngineConfig:
 
     state_pool_bytes: states on the device, of running sequences and cached ones.
     state_host_bytes: cached states in host memory, for which the device has no room.
-    burst: maximum decode steps for each run of the scheduler (multi-step decoding).
+    burst: maximum decode steps for each run of the scheduler (multi-step decoding); 0 is 64 on a
+        GPU and 16 on a CPU.
     threads: for the matrix products and the recurrence in large steps; 0 is one per usable core.
     """
 
@@ -18,7 +19,7 @@ class EngineConfig:
     max_queue_bytes: int = 64 << 20
     state_pool_bytes: int = 256 << 20
     state_host_bytes: int = 0
-    burst: int = 16
+    burst: int = 0
     flush_ms: float = 10.0
     flush_max_ms: float = 50.0
     threads: int = 0

@@ -3,6 +3,12 @@
 import codecs
 from collections.abc import Sequence
 from functools import lru_cache
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sruserve.model.text.codec import Codec
 
 _MAX_STOP_STRINGS = 256  # stop strings whose borders are kept: the choices of a job share them
 
@@ -10,14 +16,20 @@ _MAX_STOP_STRINGS = 256  # stop strings whose borders are kept: the choices of a
 class Detokenizer:
     """Assembles the text of one completion.
 
-    pieces: the bytes of every token id.
+    pieces: the bytes of every token id. bytes_of: the byte of each id below 256, if every piece is
+        one byte; see `single_bytes`.
     utf8, held_back: the bytes and the text that an earlier request of the stream left unfinished.
     """
 
     def __init__(
-        self, pieces: Sequence[bytes], stop: Sequence[str], utf8: bytes = b"", held_back: str = ""
+        self,
+        pieces: Sequence[bytes],
+        stop: Sequence[str],
+        utf8: bytes = b"",
+        held_back: str = "",
+        bytes_of: bytes | None = None,
     ) -> None:
-        self._pieces = pieces
+        self._pieces, self._bytes_of = pieces, bytes_of
         self._stop = [(text, _borders(text)) for text in stop]
         self._begun = [0] * len(stop)  # characters of each stop string at the end of the text
         self._met: list[tuple[int, str]] = []  # stop strings, and where they begin in `_held_back`
@@ -36,6 +48,14 @@ class Detokenizer:
         """Generated text held back because it may be the beginning of a stop string."""
         return self._held_back
 
+    def write_all(self, tokens: NDArray[np.int32]) -> str:
+        """Add tokens of a text without stop strings; returns the text that is certain."""
+        if self._bytes_of is None:
+            return self.write(tokens.tolist())[0]
+        data = tokens.astype(np.uint8).tobytes().translate(self._bytes_of)
+        text, self._held_back = self._held_back + self._decoder.decode(data), ""
+        return text
+
     def write(self, tokens: Sequence[int], ignore_stop: int = 0) -> tuple[str, int, str | None]:
         """Add tokens; the first `ignore_stop` of them cannot complete a stop string.
 
@@ -43,8 +63,9 @@ class Detokenizer:
         the text, or None.
         """
         pieces = self._pieces
+        parts = [pieces[token] for token in tokens]
         if not self._stop:
-            text = self._held_back + self._decoder.decode(b"".join([pieces[t] for t in tokens]))
+            text = self._held_back + self._decoder.decode(b"".join(parts))
             self._held_back = ""
             return text, len(tokens), None
         if not tokens:
@@ -52,9 +73,13 @@ class Detokenizer:
         if not self._followed:
             self._followed, text, self._held_back = True, self._held_back, ""
             self._add(text)
+        if ignore_stop <= 0 and not self._met:
+            certain_text = self._write_without_stop(b"".join(parts))
+            if certain_text is not None:
+                return certain_text, len(tokens), None
         certain = ""
-        for used, token in enumerate(tokens, 1):
-            self._add(self._decoder.decode(pieces[token]))
+        for used, part in enumerate(parts, 1):
+            self._add(self._decoder.decode(part))
             if used <= ignore_stop:
                 certain += self._release_held_back()
             elif self._met:
@@ -64,6 +89,23 @@ class Detokenizer:
         cut = len(self._held_back) - max(self._begun)
         certain, self._held_back = certain + self._held_back[:cut], self._held_back[cut:]
         return certain, len(tokens), None
+
+    def _write_without_stop(self, added: bytes) -> str | None:
+        """Add bytes in which no stop string ends, and return the certain text; or add nothing."""
+        state = self._decoder.getstate()
+        new = self._decoder.decode(added)
+        text = self._held_back + new
+        if any(stop in text for stop, _ in self._stop):
+            self._decoder.setstate(state)
+            return None
+        for which, (stop, borders) in enumerate(self._stop):
+            begun, rest = self._begun[which], new
+            if len(stop) <= len(new):  # what it has begun is shorter than all of it
+                begun, rest = 0, new[len(new) - len(stop) + 1 :]
+            self._begun[which], _ = _follow(stop, borders, begun, rest)
+        cut = len(text) - max(self._begun)
+        self._held_back = text[cut:]
+        return text[:cut]
 
     def flush(self) -> str:
         """Return the rest of a text that is not continued."""
@@ -85,6 +127,18 @@ class Detokenizer:
         self._begun = [0] * len(self._stop)
         self._met = []
         return text
+
+
+def single_bytes(codec: Codec) -> bytes | None:
+    """The byte that each id adds to a text, 256 of them; None if an id adds more, or none."""
+    if codec not in _single_bytes:
+        pieces = codec.pieces
+        single = codec.ends is None and len(pieces) <= 256 and all(len(p) == 1 for p in pieces)
+        _single_bytes[codec] = b"".join(pieces).ljust(256) if single else None
+    return _single_bytes[codec]
+
+
+_single_bytes: WeakKeyDictionary[Codec, bytes | None] = WeakKeyDictionary()
 
 
 @lru_cache(_MAX_STOP_STRINGS)

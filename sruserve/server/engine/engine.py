@@ -2,11 +2,12 @@
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from sruserve.kernels.oom import release_cached
 from sruserve.model.folder import Model
 from sruserve.server.engine.batch import Batch
+from sruserve.server.engine.burst_pipeline import BurstPipeline
 from sruserve.server.engine.checkpoints import IntermediateStates
 from sruserve.server.engine.config import EngineConfig
 from sruserve.server.engine.job import (
@@ -24,6 +25,7 @@ from sruserve.server.engine.one_step import OneStep
 from sruserve.server.engine.output_reader import StepResult
 from sruserve.server.engine.pending import FinishQueue
 from sruserve.server.engine.scheduling.scheduler import Scheduler
+from sruserve.server.engine.sequence import ActiveSequence
 from sruserve.server.engine.settle import Metrics, Settler
 from sruserve.server.engine.state_cache.cache import CachedState
 from sruserve.server.engine.state_cache.copy_stream import CopyStream, copy_stream_for
@@ -42,6 +44,9 @@ from sruserve.server.errors import (
 )
 
 _log = logging.getLogger(__name__)
+_BURSTS = (16, 64)  # steps on a CPU, where a request may end a burst, and on a GPU
+_BURST_SECONDS = 0.0125  # of a burst on a GPU: a new request waits for up to two
+_STEPS_BESIDE = 4  # of a burst on a GPU, in the time that the host launches the kernels of a step
 
 
 class Engine(JobEngine):
@@ -80,11 +85,15 @@ class Engine(JobEngine):
             config, self._scheduler, self._runner, self._states, FinishQueue(self._states),
             IntermediateStates(self._states), self._dispatcher, metrics,
         )  # fmt: skip
+        self._bursts = BurstPipeline(
+            self._scheduler, self._runner, self._settler, self._states, metrics
+        )
         self._threads = ThreadPolicy(network.weights, network.dtype, config.threads)
         self._one_step = OneStep(
             model, self._states.pool.rows, self._threads, self._admission_queue,
             self._dispatcher, metrics,
         )  # fmt: skip
+        self._burst = config.burst or _BURSTS[network.device.type == "cuda"]
         self._tier = "device" if network.device.type == "cuda" else "pool"
         self._has_news, self._next_report = False, 0.0
 
@@ -153,8 +162,11 @@ class Engine(JobEngine):
     def _warm_up(self) -> None:
         self.model.network.warm_up(self._threads.apply)
         max_sequences = min(self._config.max_batch_tokens, self._states.max_admitted)
-        self._runner.warm_up(max_sequences, self._config.burst)
+        self._runner.warm_up(max_sequences, self._burst)
         self._report_occupancy()
+
+    def _discard(self) -> None:
+        self._bursts.discard()
 
     def _close(self) -> None:
         self._states.transfers.synchronize()
@@ -167,6 +179,9 @@ class Engine(JobEngine):
 
     def _run_once(self) -> None:
         """Run one scheduling step. After the drain deadline, end all jobs instead."""
+        if self._bursts.running and (time.monotonic() > self._deadline or self._scheduler.idle):
+            self._settle_bursts()
+            self._settler.deliver_finished(self._end)
         if time.monotonic() > self._deadline:
             self._finish_all()
             self._end_all(Draining("the server stopped before the request was done; retry"))
@@ -177,13 +192,15 @@ class Engine(JobEngine):
             self._report_occupancy()
             self._dispatcher.flush()  # `next_batch` may wait
         if self._scheduler.idle:
+            if self._bursts.has_slots:
+                self._bursts.forget()
             self._wait_for_jobs()
         if self._scheduler.idle:
             self._report_occupancy()
             return
         batch = self._scheduler.next_batch()
-        if len(batch):
-            self._run_batch(batch)
+        if len(batch) or self._bursts.running:
+            self._run_bursts_and_step(batch)
             self._settler.deliver_finished(self._end)
             self._states.make_room(self.running)  # before the next step needs it
         self._report_occupancy()
@@ -223,6 +240,47 @@ class Engine(JobEngine):
         self._metrics.states(self._tier, len(pool), len(pool) * pool.row_bytes)
         if self._config.state_host_bytes:
             self._metrics.states("host", on_host, on_host * pool.row_bytes)
+
+    def _run_bursts_and_step(self, batch: Batch) -> None:
+        """Launch a burst of what graphs decode, run the rest in a step, and settle.
+
+        Without a rest, the burst is settled after the next one is launched.
+        """
+        graphed = self._runner.graphed(batch.decodes)
+        if not graphed and not self._bursts.running:
+            self._run_batch(batch)
+            return
+        rest = Batch([each for each in batch.decodes if each.by_step], batch.inputs)
+        if self._bursts.running and (len(rest) or not self._bursts.can_follow(graphed)):
+            self._settle_bursts()
+            graphed = [sequence for sequence in graphed if sequence.decodes]
+            rest = rest.without_ended()
+        steps = 1 if self._interrupted() else self._burst
+        if self.model.network.device.type == "cuda":
+            steps = min(steps, self._scheduler.decode_steps(len(graphed), _BURST_SECONDS))
+        launched = False
+        try:
+            if graphed:
+                steps = min(self._burst, _STEPS_BESIDE) if len(rest) else steps
+                launched = self._bursts.launch(graphed, steps, alone=not len(rest))
+        except faults() as error:
+            self._fail_bursts(error, graphed)
+        if len(rest):
+            self._run_batch(rest)
+        self._settle_bursts(keep=int(launched and not len(rest)))
+
+    def _settle_bursts(self, keep: int = 0) -> None:
+        """Settle the running bursts except the `keep` newest. A failure ends the jobs of all."""
+        try:
+            self._bursts.settle(self._fail, keep)
+        except faults() as error:
+            self._fail_bursts(error, [])
+
+    def _fail_bursts(self, error: BaseException, sequences: Sequence[ActiveSequence]) -> None:
+        """End the jobs of the running bursts, and of sequences that did not get into one."""
+        problem = self._as_serve_error(error)
+        for job in dict.fromkeys([*self._bursts.discard(), *(each.job for each in sequences)]):
+            self._end(job, problem)
 
     def _run_batch(self, batch: Batch) -> None:
         """Step, then settle. A failure in either ends the jobs of this batch and no others."""
@@ -267,7 +325,7 @@ class Engine(JobEngine):
         """Compute one step of so many inputs, or a burst of steps if sequences only decode."""
         burst = 1
         if not batch.inputs:
-            burst = min(self._config.burst, *(sequence.burst_limit for sequence in batch.decodes))
+            burst = min(self._burst, *(sequence.burst_limit for sequence in batch.decodes))
         self._threads.apply(len(batch.decodes) + inputs)
         self._states.wait_ready(batch.sequences)
         computed = batch.computed

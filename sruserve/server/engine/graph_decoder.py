@@ -1,6 +1,7 @@
 """Decode on a GPU: sequences fill the slots of captured bursts, and are sampled on the device."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -8,16 +9,37 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sruserve.kernels.decode import Decoder
-from sruserve.kernels.graphs import GraphedDecode
-from sruserve.kernels.slots import WINDOW, DecodeInputs, Slots
-from sruserve.server.engine.job import Sampling
+from sruserve.kernels.graphs import GraphedDecode, RunningBurst
+from sruserve.kernels.slots import Slots
+from sruserve.server.engine.output_reader import StepResult
+from sruserve.server.engine.roster import Integers, Roster, inputs_of
 from sruserve.server.engine.sequence import ActiveSequence
 
 
-class GraphDecoder:
-    """Runs one model's bursts.
+@dataclass(slots=True, eq=False)
+class Burst:
+    """A burst that was launched and is not settled.
 
-    max_sequences, max_steps: of one burst; more sequences are decoded in several bursts.
+    sequences: those that take part. rows, counts: the state row that each writes, and its tokens.
+    begun: `time.monotonic()` of the launch. alone: no other step was launched with it.
+    results: those of sequences that are not `plain`, once it is settled; `rows` has then no row
+        that a sequence or a result has.
+    """
+
+    sequences: list[ActiveSequence]
+    rows: list[int]
+    counts: Integers
+    begun: float
+    alone: bool
+    _slots: Integers
+    _running: RunningBurst
+    results: list[StepResult] = field(default_factory=list)
+
+
+class GraphDecoder:
+    """Runs one model's bursts, of which two may be launched and not settled.
+
+    max_sequences, max_steps: of one burst.
     """
 
     def __init__(
@@ -26,80 +48,85 @@ class GraphDecoder:
         self._decoder, self._device = decoder, device
         self._bursts = GraphedDecode(decoder.step, device, max_sequences, max_steps)
         self.max_steps = self._bursts.max_steps
-        self._sampling: list[Sampling] = []
-        self._columns = _parameters([])
+        self._roster, self._stale = Roster(), True  # whether the device has other columns
 
-    def run(
-        self,
-        sequences: Sequence[ActiveSequence],
-        source: Sequence[int],
-        target: Sequence[int],
-        uniforms: NDArray[np.float64],
-    ) -> list[list[int]]:
-        """Decode one token of every sequence for each row of `uniforms`, (steps, sequences).
+    def follows(self, sequences: Sequence[ActiveSequence]) -> bool:
+        """Whether the slots hold these sequences, so that a burst can go on from the one before.
 
-        Returns the tokens, by sequence.
-
-        source, target: the pool rows to read states from and write them to; -1 reads zeros.
+        If far fewer go on than the slots hold, it cannot: a smaller graph then computes them.
         """
-        tokens = [sequence.pending for sequence in sequences]
-        inputs = self._describe(sequences, tokens, source, target, uniforms)
-        picked: list[list[int]] = self._bursts.run(inputs, len(uniforms)).T.tolist()
-        return picked
+        held = self._bursts.bucket(len(self._roster.sequences))
+        return (
+            not self._stale
+            and self._roster.has(sequences)
+            and self._bursts.bucket(len(sequences)) == held
+        )
+
+    def limits(self, sequences: Sequence[ActiveSequence], steps: int) -> Integers:
+        """The tokens that the sequence of each slot takes in the next burst of these sequences.
+
+        Unless it `follows`, no burst may be running.
+        """
+        if not self.follows(sequences):
+            self._roster.admit(sequences)
+            self._bursts.load(self._roster.inputs())
+            self._stale = False
+        return self._roster.limits(sequences, min(steps, self.max_steps))
+
+    def launch(self, limits: Integers, rows: list[int], begun: float, alone: bool) -> Burst:
+        """Launch a burst with `limits`; each sequence with a limit writes one of the pool rows."""
+        slots = np.flatnonzero(limits)
+        target = np.full(len(limits), -1)
+        target[slots] = rows
+        running = self._bursts.launch(
+            torch.from_numpy(self._roster.row),
+            torch.from_numpy(target),
+            torch.from_numpy(limits),
+            int(limits.max()),
+        )
+        self._roster.launched(limits, target)
+        every = self._roster.sequences
+        chosen = (
+            list(every)
+            if len(slots) == len(every)
+            else [self._roster.sequences[slot] for slot in slots.tolist()]
+        )
+        return Burst(chosen, rows, limits[slots], begun, alone, slots, running)
+
+    def collect(self, burst: Burst) -> tuple[list[NDArray[np.int32]], list[int], list[bool]]:
+        """Wait for the oldest burst; returns each sequence's tokens, last token, and fullness.
+
+        A sequence is full if it has as many tokens as may be sampled.
+        """
+        tokens = burst._running.tokens().numpy()
+        slots, counts = burst._slots, burst.counts
+        self._roster.settled(slots, counts, tokens)
+        lasts: list[int] = tokens[counts - 1, slots].tolist()
+        of_slots = tokens if len(slots) == tokens.shape[1] else tokens[:, slots]
+        own = list(np.ascontiguousarray(of_slots.T, np.int32))
+        if (counts < len(tokens)).any():
+            own = [row[:count] for row, count in zip(own, counts.tolist(), strict=True)]
+        return own, lasts, self._roster.are_full(slots)
+
+    def forget(self) -> None:
+        """Forget all sequences. Bursts that are not settled never will be."""
+        if self._roster.sequences:
+            self._roster = Roster()
+        self._stale = True
 
     def pick(
-        self,
-        sequences: Sequence[ActiveSequence],
-        uniforms: NDArray[np.float64],
-        logits: Tensor,
-        step: int,
+        self, sequences: Sequence[ActiveSequence], draws: Sequence[int], logits: Tensor, step: int
     ) -> Tensor:
         """Pick a token for each sequence, (sequences) int64 on the device, from scores there.
 
-        uniforms: (steps, sequences), for all steps of the burst. step: the current one.
+        draws: the positions of their random numbers in the burst's first step. step: the current
+        one.
 
         Bursts use the same kernel, so a token does not depend on which of the two picks it.
         """
-        no_rows = [-1] * len(sequences)
         slots = Slots(len(sequences), 1, self._device)
-        slots.load(self._describe(sequences, no_rows, no_rows, no_rows, uniforms[step:][:1]))
+        inputs = inputs_of(sequences, [draw + step for draw in draws])
+        slots.load(inputs)
+        slots.begin(inputs.source, inputs.target, inputs.limits)
         self._decoder.pick(logits, slots)
         return slots.tokens
-
-    def _describe(
-        self,
-        sequences: Sequence[ActiveSequence],
-        tokens: Sequence[int],
-        source: Sequence[int],
-        target: Sequence[int],
-        uniforms: NDArray[np.float64],
-    ) -> DecodeInputs:
-        sampling = [sequence.job.sampling for sequence in sequences]
-        # Usually those of the last burst. By identity: comparing what clients sent takes long.
-        if [id(each) for each in self._sampling] != [id(each) for each in sampling]:
-            self._columns = _parameters(sampling)
-            # A reference to a constraint would keep the process of its grammar.
-            self._sampling = [] if any(each.constraint for each in sampling) else sampling
-        window = torch.full((len(sequences), WINDOW), -1)
-        for i, sequence in enumerate(sequences):
-            if sequence.job.sampling.repetition_penalty != 1 and sequence.window:
-                window[i, WINDOW - len(sequence.window) :] = torch.tensor(sequence.window)
-        return DecodeInputs(
-            tokens=torch.tensor(tokens),
-            source=torch.tensor(source),
-            target=torch.tensor(target),
-            uniforms=torch.from_numpy(uniforms),
-            window=window,
-            **self._columns,
-        )
-
-
-def _parameters(sampling: Sequence[Sampling]) -> dict[str, Tensor]:
-    """The sequences' sampling parameters, as fields of `DecodeInputs`."""
-    return {
-        "temperature": torch.tensor([s.temperature for s in sampling], dtype=torch.float32),
-        "top_p": torch.tensor([s.top_p for s in sampling], dtype=torch.float32),
-        "min_p": torch.tensor([s.min_p for s in sampling], dtype=torch.float32),
-        "penalty": torch.tensor([s.repetition_penalty for s in sampling], dtype=torch.float32),
-        "top_k": torch.tensor([min(s.top_k, (1 << 31) - 1) for s in sampling], dtype=torch.int32),
-    }

@@ -170,6 +170,9 @@ class JobEngine:
         """End a job early: free what it has, and tell a client that is still there."""
         raise NotImplementedError
 
+    def _discard(self) -> None:
+        """Forget what was launched and not settled, before all jobs end."""
+
     def _close(self) -> None:
         """Wait for what still uses the device, after the last job."""
 
@@ -194,10 +197,12 @@ class JobEngine:
                 return
             except faults():
                 _log.exception("the engine of %s failed", self._name)
+                self._discard()
                 self._end_all(EngineFailure("the engine failed; see the server's log"))
             self._dispatcher.flush()
             self.turns += 1
         self._admission_queue.close()
+        self._discard()
         self._end_all(Draining("the server is stopping; retry on another replica"))
         self._close()
         # The engine's memory was allocated on other streams, whose next work gets it.

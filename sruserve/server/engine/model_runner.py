@@ -1,5 +1,6 @@
 """Compute one step: read the sequences' state rows, write new ones, sample. Settles nothing."""
 
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -12,7 +13,7 @@ from sruserve.kernels import RaggedBatch
 from sruserve.kernels.devices import StepThrottle
 from sruserve.model.folder import Model
 from sruserve.server.engine.batch import Batch
-from sruserve.server.engine.graph_decoder import GraphDecoder
+from sruserve.server.engine.graph_decoder import Burst, GraphDecoder
 from sruserve.server.engine.job import JobKind
 from sruserve.server.engine.output_reader import OutputReader, OutputSlice, StepResult
 from sruserve.server.engine.sampling.logits_processors import (
@@ -21,6 +22,8 @@ from sruserve.server.engine.sampling.logits_processors import (
     Pick,
 )
 from sruserve.server.engine.sampling.sampler import Sampler
+from sruserve.server.engine.sampling.uniforms import uniforms
+from sruserve.server.engine.sequence import ActiveSequence
 from sruserve.server.engine.state_cache.pool import StatePool, indices
 
 # Kinds of jobs that need the output of their last step only.
@@ -44,11 +47,52 @@ class ModelRunner:
         if decoder is not None:
             self._graph_decoder = GraphDecoder(decoder, self._network.device, max_sequences, burst)
 
+    def graphed(self, decodes: list[ActiveSequence]) -> list[ActiveSequence]:
+        """Those of the decoding sequences that graphs decode; none without a GPU."""
+        if self._graph_decoder is None:
+            return []
+        return [sequence for sequence in decodes if not sequence.by_step]
+
+    def follows(self, sequences: Sequence[ActiveSequence]) -> bool:
+        """Whether a burst of these can be launched while the one before it runs."""
+        return self._graph_decoder is not None and self._graph_decoder.follows(sequences)
+
+    def launch(
+        self, sequences: Sequence[ActiveSequence], steps: int, alone: bool = True
+    ) -> Burst | None:
+        """Launch a burst of up to `steps` steps; None if all of its tokens are on their way.
+
+        alone: nothing else is launched with it. A failure leaves the pool unchanged.
+        """
+        begun = time.monotonic()
+        decoder = self._graph_decoder
+        assert decoder is not None
+        limits = decoder.limits(sequences, steps)
+        count = int(np.count_nonzero(limits))
+        if not count:
+            return None
+        rows = self._pool.acquire(count, clear=False)
+        try:
+            return decoder.launch(limits, rows, begun, alone)
+        except BaseException:
+            self._pool.release_all(rows)
+            decoder.forget()
+            raise
+
+    def collect(self, burst: Burst) -> tuple[list[NDArray[np.int32]], list[int], list[bool]]:
+        """Wait for the oldest burst; see `GraphDecoder.collect`."""
+        assert self._graph_decoder is not None
+        return self._graph_decoder.collect(burst)
+
+    def forget(self) -> None:
+        """Forget the sequences of bursts, also of those that are not settled."""
+        if self._graph_decoder is not None:
+            self._graph_decoder.forget()
+
     def step(self, batch: Batch, burst: int, interrupted: Callable[[], bool]) -> list[StepResult]:
         """Compute a step for every sequence of `batch`; up to `burst` steps if all of them decode.
 
-        interrupted: returns whether to end a burst; called between its steps, or once before a
-            burst that runs on a GPU.
+        interrupted: returns whether to end a burst; called between its steps.
 
         A failure leaves the pool and the sequences unchanged.
         """
@@ -97,11 +141,7 @@ class ModelRunner:
         interrupted: Callable[[], bool],
     ) -> None:
         source = [self._source_row(step_result) for step_result in step_results]
-        if self._graph_decoder is not None and not batch.inputs:
-            if not any(r.sequence.job.sampling.by_step for r in step_results):
-                steps = 1 if interrupted() else min(burst, self._graph_decoder.max_steps)
-                self._decode(self._graph_decoder, step_results, source, steps)
-                return
+        if self._graph_decoder is not None:
             burst = 1  # the host needs the scores of every step
         lengths, sources, targets = _batch_layout(step_results, source)
         offsets = np.zeros(len(lengths) + 1, np.int64)
@@ -130,15 +170,6 @@ class ModelRunner:
             return None if interrupted() else self._network.hidden(tokens.cpu(), ragged)
 
         self._sample(sampled_results, hidden, burst, advance_all)
-
-    def _decode(
-        self, decoder: GraphDecoder, step_results: list[StepResult], source: list[int], steps: int
-    ) -> None:
-        """Run and sample a burst of `steps` steps on the GPU."""
-        sequences, target = [r.sequence for r in step_results], [r.row for r in step_results]
-        picked = decoder.run(sequences, source, target, _uniforms(step_results, steps))
-        for step_result, tokens in zip(step_results, picked, strict=True):
-            step_result.tokens = tokens
 
     def _sample(
         self,
@@ -169,19 +200,26 @@ class ModelRunner:
             if next_hidden is None:
                 break
             hidden = next_hidden
-        for step_result, picked in zip(step_results, torch.stack(columns, 1).tolist(), strict=True):
-            step_result.tokens = picked
+        rows = torch.stack(columns, 1).cpu().numpy().astype(np.int32)
+        for step_result, row in zip(step_results, rows, strict=True):
+            step_result.tokens = row if step_result.sequence.plain else row.tolist()
 
     def _picker(self, step_results: list[StepResult], burst: int) -> Pick:
         """The function that picks tokens, (sequences) int64, from scores at a step of the burst."""
-        sequences, uniforms = [r.sequence for r in step_results], _uniforms(step_results, burst)
+        sequences = [r.sequence for r in step_results]
+        draws = [r.sequence.steps + r.consumed for r in step_results]
         sampling = [sequence.job.sampling for sequence in sequences]
         pick: Pick
         if self._graph_decoder is not None:  # one kernel for all, so no token depends on the batch
-            pick = partial(self._graph_decoder.pick, sequences, uniforms)
+            pick = partial(self._graph_decoder.pick, sequences, draws)
         else:
-            windows = [sequence.window for sequence in sequences]
-            pick = Sampler(sampling, windows, uniforms, self._network.device)
+            windows = [
+                s.window if s.job.sampling.repetition_penalty != 1 else () for s in sequences
+            ]
+            numbers = uniforms(
+                [s.seed for s in sequences], [s.choice for s in sequences], draws, burst
+            )
+            pick = Sampler(sampling, windows, numbers, self._network.device)
         if not any(s.adjusts for s in sampling):
             return pick
         return LogitsProcessor(pick, sequences, self._outputs, self._grammar_wait_budget)
@@ -193,13 +231,6 @@ class ModelRunner:
             return sequence.source
         self._pool.rows[step_result.row] = torch.from_numpy(sequence.start)
         return step_result.row
-
-
-def _uniforms(step_results: list[StepResult], steps: int) -> NDArray[np.float64]:
-    """The sequences' random numbers for the next steps, (steps, sequences)."""
-    return np.stack(
-        [r.sequence.uniforms(r.sequence.steps + r.consumed, steps) for r in step_results], 1
-    )
 
 
 def _inputs(batch: Batch) -> Tensor:

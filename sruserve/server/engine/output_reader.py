@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from sruserve.kernels.devices import copy_to_device
@@ -25,12 +26,13 @@ class StepResult:
     """The result of a step for one sequence; it changes the sequence only when it is settled.
 
     row: the new state row; -1 once settled. consumed: inputs consumed, or 1 in a decode.
+    tokens: those that were sampled: an array, (tokens) int32, if the sequence is `plain`.
     """
 
     sequence: ActiveSequence
     row: int
     consumed: int
-    tokens: list[int] = field(default_factory=list)
+    tokens: list[int] | NDArray[np.int32] = field(default_factory=list)
     logprobs: list[Logprobs] = field(default_factory=list)
     outputs: SequenceOutputs = field(default_factory=SequenceOutputs)
 

@@ -1,6 +1,7 @@
 """One sequence of a job while the engine works on it."""
 
 import math
+from array import array
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
@@ -13,7 +14,7 @@ from sruserve.model.heads.crf import LinearChain
 from sruserve.model.text.codec import Codec, SpacedPieces, count_characters
 from sruserve.model.text.frames import ENDED
 from sruserve.server.engine.constrained.protocols import MAX_MATCH_BYTES, TextPosition
-from sruserve.server.engine.detokenizer import Detokenizer
+from sruserve.server.engine.detokenizer import Detokenizer, single_bytes
 from sruserve.server.engine.job import (
     COMPLETE,
     LENGTH,
@@ -34,7 +35,6 @@ from sruserve.server.engine.job import (
     StateOutput,
     Tagged,
 )
-from sruserve.server.engine.sampling.philox import uniforms
 from sruserve.server.engine.sequence_outputs import SequenceOutputs
 from sruserve.server.engine.state_cache.cache import CachedState
 from sruserve.server.engine.state_cache.transfers import Transfer
@@ -42,7 +42,6 @@ from sruserve.server.errors import LabelsUndecided, NotFinite
 
 _EMPTY_SNAPSHOT = Snapshot(np.zeros(0, np.float32))
 _NO_IDS = np.zeros(0, np.int64)
-_UNIFORMS_AHEAD = 128  # random numbers per call: its overhead equals the cost of a hundred
 
 
 Ids = NDArray[np.int64]
@@ -110,6 +109,11 @@ class ActiveSequence:
     constraint_state: the position of the sampled text in the constraint.
     crf: decides on the labels of a tagger.
     checkpoint_pending: an intermediate state is being copied, to be sent with its chunk of text.
+    by_step: the host needs the scores of each of its steps.
+    streams: its text is sent in chunks.
+    unread: the tokens of bursts, (tokens) each, that are not in its text yet; they are counted in
+        `generated` and `steps`.
+    plain: nothing in its text ends it or is sent with it, so that its text is not needed at once.
     """
 
     def __init__(
@@ -124,6 +128,7 @@ class ActiveSequence:
         item = job.items[index]
         start = item.start or _EMPTY_SNAPSHOT
         self.job, self.index, self.codec = job, index, codec
+        self.seed, self.choice = item.seed, item.choice
         self.row = -1
         self.start: Row | CachedState | None = start.row if item.start else None
         self.cached_start = self.start if isinstance(self.start, CachedState) else None
@@ -133,7 +138,7 @@ class ActiveSequence:
         self.steps, self.done = start.steps, 0
         self.pending = -1
         self.known = known
-        self.window: list[int] = []
+        self._window: list[int] = []
         self.inputs: NDArray[np.int64] | NDArray[np.float32] = item.inputs
         self.generated = 0
         self.constraint_state = constraint_state
@@ -143,7 +148,7 @@ class ActiveSequence:
             self.inputs = self.known if self.samples else self.known[:-1]
             if not self.samples and len(self.known):
                 self.pending = int(self.known[-1])
-            self.window = [*start.window, *item.inputs[-WINDOW:].tolist()][-WINDOW:]
+            self._window = [*start.window, *item.inputs[-WINDOW:].tolist()][-WINDOW:]
         self.outputs = SequenceOutputs(start.probabilities if len(start.probabilities) else None)
         self.crf = crf
         if crf is not None:
@@ -157,15 +162,21 @@ class ActiveSequence:
             pieces: Sequence[bytes] = codec.pieces
             if codec.ends is not None:
                 pieces = SpacedPieces(codec, int(known[-1]) if len(known) else -1)
-            self._detokenizer = Detokenizer(pieces, job.sampling.stop, start.utf8, start.held_back)
+            self._detokenizer = Detokenizer(
+                pieces, job.sampling.stop, start.utf8, start.held_back, single_bytes(codec)
+            )
         self._text: list[str] = []
         if self._detokenizer and len(item.inputs):  # a new prompt completes the text held back
             self._text.append(self._detokenizer.flush())
-        self._uniforms: NDArray[np.float64] = np.zeros(0)
-        self._uniforms_from = 0
-        self._tokens: list[int] = []
+        self._tokens = array("i")
+        self.unread: list[NDArray[np.int32]] = []
+        self._unread_characters = 0
         self._logprobs: list[Logprobs] = []
         self.last_flush = 0.0
+        sampling = job.sampling
+        self.by_step = sampling.by_step
+        self.plain = not (sampling.stop or self.by_step or self.emits_checkpoints)
+        self.streams, self.max_tokens = job.stream, sampling.max_tokens
 
     @property
     def source(self) -> int:
@@ -229,6 +240,15 @@ class ActiveSequence:
         due = self.job.sampling.state_interval - self._since_checkpoint
         return min(self.tokens_left, max(1, due))
 
+    def checkpoint_in(self, ahead: int) -> int:
+        """The tokens until a checkpoint is due, where `ahead` tokens are not settled yet.
+
+        If these make one due, the tokens until the next.
+        """
+        interval = self.job.sampling.state_interval
+        due = interval - self._since_checkpoint - ahead
+        return due if due > 0 else interval
+
     @property
     def emits_checkpoints(self) -> bool:
         """Whether intermediate states are sent with the text."""
@@ -243,14 +263,34 @@ class ActiveSequence:
     def checkpoint_due(self) -> bool:
         return self.emits_checkpoints and self._since_checkpoint >= self.job.sampling.state_interval
 
-    def uniforms(self, position: int, count: int) -> NDArray[np.float64]:
-        """Return random numbers for `count` tokens, the first at sequence position `position`."""
-        first = position - self._uniforms_from
-        if first < 0 or first + count > len(self._uniforms):
-            item = self.job.items[self.index]
-            self._uniforms = uniforms(item.seed, item.choice, position, max(count, _UNIFORMS_AHEAD))
-            self._uniforms_from, first = position, 0
-        return self._uniforms[first : first + count]
+    @property
+    def decodes(self) -> bool:
+        """Whether tokens are still sampled for it, if they were before."""
+        return self.admitted and not self.dropped
+
+    @property
+    def window(self) -> list[int]:
+        """Its last tokens, oldest first."""
+        self._read()
+        return self._window
+
+    def read(self) -> int:
+        """Turn `unread` tokens into text; returns the characters since the last call."""
+        self._read()
+        characters, self._unread_characters = self._unread_characters, 0
+        return characters
+
+    def _read(self) -> None:
+        if not self.unread:
+            return
+        unread, self.unread = self.unread, []
+        tokens = unread[0] if len(unread) == 1 else np.concatenate(unread)
+        self._tokens.frombytes(tokens.tobytes())
+        self._window = [*self._window, *tokens[-WINDOW:].tolist()][-WINDOW:]
+        if self._detokenizer is not None:
+            text = self._detokenizer.write_all(tokens)
+            self._text.append(text)
+            self._unread_characters += len(text)
 
     def write(
         self, tokens: Sequence[int], logprobs: Sequence[Logprobs]
@@ -259,6 +299,7 @@ class ActiveSequence:
 
         Raises the `problem` of the constraint, if there is one.
         """
+        self._read()
         if self.constraint_state is not None:
             if self.constraint_state.problem is not None:
                 # a copy: the traceback refers to this sequence, and so to the error itself
@@ -272,7 +313,7 @@ class ActiveSequence:
         tokens = tokens[:used]
         self._tokens.extend(tokens)
         self._logprobs.extend(logprobs[:used])
-        self.window = [*self.window, *tokens][-WINDOW:]
+        self._window = [*self._window, *tokens][-WINDOW:]
         self.generated += used
         self._since_checkpoint += used if self._detokenizer is None else len(text)
         if self.constraint_state is not None:
@@ -281,9 +322,10 @@ class ActiveSequence:
 
     def take_text(self, now: float) -> Generated:
         """Return what was generated since the last call."""
+        self._read()
         self.last_flush = now
         generated = Generated("".join(self._text), self._tokens, self._logprobs)
-        self._text, self._tokens, self._logprobs = [], [], []
+        self._text, self._tokens, self._logprobs = [], array("i"), []
         return generated
 
     def take_checkpoint(self, now: float) -> tuple[Generated, Snapshot]:
@@ -296,6 +338,7 @@ class ActiveSequence:
         job = self.job
         if self.crf is not None:
             return self._labelled(self.crf, row)
+        self._read()
         continues = job.state_output is not StateOutput.NONE and finish is not COMPLETE
         if self._detokenizer is not None and not continues and finish.stop_reason is None:
             self._text.append(self._detokenizer.flush())
@@ -404,8 +447,8 @@ class ActiveSequence:
             row,
             self.steps,
             self.pending,
-            seed=item.seed,
-            choice=item.choice,
+            seed=self.seed,
+            choice=self.choice,
             window=tuple(self.window),
             word=item.word,
             utf8=detokenizer.utf8 if detokenizer else start.utf8 if start else b"",

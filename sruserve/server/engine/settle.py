@@ -1,12 +1,16 @@
 """Commit a step: assign the new state rows, deliver results, finish sequences that ended."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
+
+import numpy as np
 
 from sruserve.kernels.oom import is_out_of_memory, release_cached
 from sruserve.server.engine.batch import Batch
 from sruserve.server.engine.checkpoints import IntermediateStates
 from sruserve.server.engine.config import EngineConfig
+from sruserve.server.engine.graph_decoder import Burst
 from sruserve.server.engine.job import LENGTH, Finish, Job, StateOutput
 from sruserve.server.engine.model_runner import ModelRunner
 from sruserve.server.engine.output_reader import StepResult
@@ -17,9 +21,21 @@ from sruserve.server.engine.sequence import ActiveSequence
 from sruserve.server.engine.state_cache.manager import StateManager, transfer_error
 from sruserve.server.errors import ServeError, faults
 
+_MAX_UNREAD = 16  # bursts whose tokens are kept until somebody needs their text
 _SLOWEST_FLUSH_SEQUENCES = 64  # running sequences from which on `flush_max_ms` applies
 
 Replay = tuple[StepResult, int]  # a burst, and the number of its tokens that are used
+
+
+@dataclass(slots=True)
+class _ToDo:
+    """What is left to do once the sequences of a step have their rows and tokens."""
+
+    stopped: list[Stopped] = field(default_factory=list)
+    checkpointed: list[ActiveSequence] = field(default_factory=list)
+    failed: dict[Job, BaseException] = field(default_factory=dict)
+    generated: int = 0
+    characters: int = 0
 
 
 class Metrics(Protocol):
@@ -53,6 +69,7 @@ class Settler:
         self._states, self._finish_queue = states, finish_queue
         self._intermediate_states = intermediate_states
         self._dispatcher, self._metrics = dispatcher, metrics
+        self._unread_bursts = 0
 
     def settle(
         self,
@@ -70,35 +87,105 @@ class Settler:
             if not (sequence.needs_constraint and count == sequence.remaining):
                 sequence.done += count
         self._scheduler.settle(batch)
-        generated = characters = 0
+        todo = _ToDo()
+        others = self._settle_plain(step_results, todo, now)
+        self._settle_results(others, todo, now)
+        for sequence, _ in batch.inputs:
+            if not sequence.remaining and not sequence.samples:
+                todo.stopped.append((sequence, sequence.ending or LENGTH))
+        self._conclude(todo, now, fail)
+
+    def settle_burst(
+        self, burst: Burst, now: Callable[[], float], fail: Callable[[Job, BaseException], None]
+    ) -> int:
+        """Wait for the oldest burst, and settle it. Returns the tokens that it has computed.
+
+        The tokens of sequences that have ended since its launch are dropped. After a failure,
+        `Burst.rows` and the rows of `Burst.results` are those that are nobody's yet.
+        """
+        tokens, lasts, are_full = self._runner.collect(burst)
+        at, interval, todo = now(), self._flush_seconds(), _ToDo()
+        free: list[int] = []
+        results: list[StepResult] = []
+        is_read = self._reads_all()
+        try:
+            for sequence, row, own, last, is_full in zip(
+                burst.sequences, burst.rows, tokens, lasts, are_full, strict=True
+            ):
+                if sequence.dropped or not sequence.admitted:
+                    free.append(row)
+                    continue
+                if not sequence.plain:
+                    results.append(StepResult(sequence, row, 1, own.tolist()))
+                    continue
+                free.append(sequence.row)
+                sequence.row = row
+                # Inline, because this is a thousand texts' share of the host's time.
+                count = len(own)
+                todo.generated += count
+                sequence.generated += count
+                sequence.steps += count
+                sequence.pending = last
+                sequence.unread.append(own)
+                is_sent = sequence.streams and at - sequence.last_flush >= interval
+                if is_full or is_sent or is_read:
+                    self._read(sequence, todo, at, is_full, is_sent)
+        finally:
+            self._states.replace_rows(free)
+            burst.rows = burst.rows[len(free) + len(results) :]
+            burst.results = results
+        self._settle_results(results, todo, at)
+        self._conclude(todo, at, fail)
+        return int(burst.counts.sum())
+
+    def _reads_all(self) -> bool:
+        """Whether this burst's tokens, and all that are unread, are turned into text."""
+        self._unread_bursts = (self._unread_bursts + 1) % _MAX_UNREAD
+        return not self._unread_bursts
+
+    def _read(
+        self, sequence: ActiveSequence, todo: "_ToDo", now: float, is_full: bool, is_sent: bool
+    ) -> None:
+        """Turn a plain sequence's tokens into text, and end or send it."""
+        try:
+            todo.characters += sequence.read()
+        except faults() as error:
+            todo.failed[sequence.job] = error
+            return
+        if is_full:
+            todo.stopped.append((sequence, LENGTH))
+        elif is_sent:
+            self._send_text(sequence, now)
+
+    def _settle_results(
+        self, step_results: Sequence[StepResult], todo: "_ToDo", now: float
+    ) -> None:
         interval = self._flush_seconds()
-        stopped: list[Stopped] = []
-        checkpointed: list[ActiveSequence] = []
-        failed: dict[Job, BaseException] = {}
+        failed = todo.failed
         written: list[tuple[StepResult, int, Finish | None]] = []
         replays: list[Replay] = []  # only some tokens are used, and the state is needed
         for step_result in step_results:
-            sequence = step_result.sequence
-            if step_result.tokens and sequence.needs_constraint and not sequence.uncommitted:
+            sequence, tokens = step_result.sequence, step_result.tokens
+            if isinstance(tokens, np.ndarray):
+                step_result.tokens = tokens = tokens.tolist()
+            if tokens and sequence.needs_constraint and not sequence.uncommitted:
                 # The constraint has not accepted a token yet: the sequence waits.
                 row, step_result.row = step_result.row, -1
                 self._states.pool.release(row)
                 continue
             sequence.outputs.add(step_result.outputs)
-            if not step_result.tokens:
+            if not tokens:
                 self._assign_row(step_result)
                 sequence.steps += step_result.consumed
                 continue
             try:
-                used, ending, new_characters = sequence.write(
-                    step_result.tokens, step_result.logprobs
-                )
+                used, ending, new_characters = sequence.write(tokens, step_result.logprobs)
             except faults() as error:
                 self._fail_result(step_result, error, failed)
                 continue
             written.append((step_result, used, ending))
-            characters += new_characters
-            if used < len(step_result.tokens) and (
+            todo.characters += new_characters
+            if used < len(tokens) and (
                 ending is None or sequence.job.state_output is not StateOutput.NONE
             ):
                 replays.append((step_result, used))
@@ -108,33 +195,68 @@ class Settler:
             if step_result.row < 0:  # its replay failed
                 continue
             sequence = step_result.sequence
-            generated += used
+            todo.generated += used
             self._assign_row(step_result)
             sequence.steps += step_result.consumed + used - 1
-            sequence.pending = step_result.tokens[used - 1]
+            sequence.pending = int(step_result.tokens[used - 1])
             if ending is not None:
-                stopped.append((sequence, ending))
+                todo.stopped.append((sequence, ending))
                 continue
             self._scheduler.decode(sequence)
             if sequence.checkpoint_pending:  # later text is delivered after that state
                 continue
             if sequence.checkpoint_due:
-                checkpointed.append(sequence)
+                todo.checkpointed.append(sequence)
             elif sequence.job.stream and now - sequence.last_flush >= interval:
-                self._dispatcher.add_result(sequence.job, sequence.index, sequence.take_text(now))
-        for sequence, _ in batch.inputs:
-            if not sequence.remaining and not sequence.samples:
-                stopped.append((sequence, sequence.ending or LENGTH))
+                self._send_text(sequence, now)
+
+    def _settle_plain(
+        self, step_results: Sequence[StepResult], todo: "_ToDo", now: float
+    ) -> list[StepResult]:
+        """Settle the step results of plain sequences that were decoding; returns the others."""
+        interval, is_read = self._flush_seconds(), self._reads_all()
+        others: list[StepResult] = []
+        free: list[int] = []
+        try:
+            for step_result in step_results:
+                sequence, tokens = step_result.sequence, step_result.tokens
+                if not isinstance(tokens, np.ndarray) or not sequence.admitted:
+                    others.append(step_result)
+                    continue
+                free.append(sequence.row)
+                sequence.row, step_result.row = step_result.row, -1
+                todo.generated += len(tokens)
+                sequence.generated += len(tokens)
+                sequence.steps += len(tokens)
+                sequence.pending = int(tokens[-1])
+                sequence.unread.append(tokens)
+                is_full = sequence.generated >= sequence.max_tokens
+                is_sent = sequence.streams and now - sequence.last_flush >= interval
+                if is_full or is_sent or is_read:
+                    self._read(sequence, todo, now, is_full, is_sent)
+        finally:
+            if free:
+                self._states.replace_rows(free)
+        return others
+
+    def _conclude(
+        self, todo: "_ToDo", now: float, fail: Callable[[Job, BaseException], None]
+    ) -> None:
+        """Fail jobs, stop sequences, begin checkpoints, and count the text."""
+        failed = todo.failed
         for job, problem in failed.items():
             fail(job, problem)
-        stopped = [(sequence, ending) for sequence, ending in stopped if sequence.job not in failed]
-        self._stop(stopped)
-        checkpointed = [sequence for sequence in checkpointed if sequence.job not in failed]
+        self._stop([entry for entry in todo.stopped if entry[0].job not in failed])
         self._intermediate_states.begin(
-            checkpointed, now, self._states.spare_rows(self._scheduler.admitted)
+            [sequence for sequence in todo.checkpointed if sequence.job not in failed],
+            now,
+            self._states.spare_rows(self._scheduler.admitted),
         )
-        if generated:
-            self._metrics.generated(generated, characters)
+        if todo.generated:
+            self._metrics.generated(todo.generated, todo.characters)
+
+    def _send_text(self, sequence: ActiveSequence, now: float) -> None:
+        self._dispatcher.add_result(sequence.job, sequence.index, sequence.take_text(now))
 
     def stop(self, job: Job, ending: Finish) -> None:
         """End a job's completions where they are; their last results are delivered as usual."""

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from bench.gpu import __main__ as gpu
+from bench.gpu import host_share
 from bench.gpu.checks import FORMS, differing
 from bench.gpu.clock import sets_beyond_cache
 from bench.gpu.context import Bench, Ceilings
@@ -26,6 +26,7 @@ from sruserve.kernels import RaggedBatch
 from sruserve.kernels.reference.scan import reference_scan
 from sruserve.server.engine.job import Sampling
 from sruserve.server.engine.sampling.sampler import Sampler
+from sruserve.server.engine.sampling.uniforms import uniforms
 
 # Everything but the standard library, this checkout, Triton, torch, and what torch itself needs.
 _SINGLE_STREAM = """
@@ -134,7 +135,8 @@ def test_the_float64_draw_allows_what_the_cpu_picks_and_hardly_anything_else(
         for t, p, k, m, r in each
     ]
     windows = [[token for token in row if token >= 0] for row in streams.window.tolist()]
-    sampler = Sampler(sampling, windows, streams.uniforms.numpy().astype(np.float64))
+    keys = streams.seed.numpy(), streams.choice.numpy(), streams.draw.numpy()
+    sampler = Sampler(sampling, windows, uniforms(*keys, 1))
     allowed = allowed_tokens(logits, streams, 0)
     assert bool((sampler(logits, 0) == allowed).any(0).all())
     assert int((allowed != allowed[0]).any(0).sum()) <= 1
@@ -286,3 +288,14 @@ def test_a_kernel_that_breaks_makes_the_checks_red(
     checks, failed = gpu._check(bare, ("kernels", "decode"))
     assert checks == [GREEN]
     assert failed == ["group: ValueError: bad tile"]
+
+
+def test_the_host_share_is_measured_on_a_real_engine(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["bench", "--quick", "--results", str(tmp_path)])
+    assert host_share.main() == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert found["cases"]
+    for samples in found["cases"].values():
+        assert all(each["median"] > 0 for each in samples.values())

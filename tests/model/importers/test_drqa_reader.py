@@ -97,14 +97,20 @@ def sru(name: str, inputs: int, layers: int) -> dict[str, Tensor]:
     return tensors
 
 
-def again_file(tags: int = 0) -> dict[str, Any]:
-    """A file as the re-implementation saves it; with SRU layers, and with tags if there are any."""
-    inputs = 2 * WIDTH + 4 + (2 if tags else 0)
+def again_file(tags: int = 0, columns: bool = False) -> dict[str, Any]:
+    """A file as the re-implementations save it; with SRU layers, and with tags if there are any.
+
+    columns: each tag is a column of its own.
+    """
+    inputs = 2 * WIDTH + 4 + (tags if columns else 2 if tags else 0)
     tensors = around(4 * HIDDEN) | sru("doc_rnn", inputs, 2) | sru("question_rnn", WIDTH, 2)
-    if tags:
+    config = CONFIG
+    if tags and columns:
+        config = CONFIG | {"pos": True, "pos_size": tags, "ner": False, "ner_size": 19}
+    elif tags:
         tensors["pos_embedding.weight"] = random(tags, 2, seed=20)
     state = {"network": tensors, "optimizer": {"state": {}}, "updates": 3}
-    return {"state_dict": state, "config": CONFIG, "epoch": 1, "best_eval": 70.5}
+    return {"state_dict": state, "config": config, "epoch": 1, "best_eval": 70.5}
 
 
 def expected(
@@ -177,10 +183,15 @@ def test_a_file_of_the_release_is_imported_with_its_words_and_features(tmp_path:
     torch.testing.assert_close(scored(model, given), theirs, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("columns", [False, True], ids=["embedded", "columns"])
 @pytest.mark.parametrize("tags", [0, 3])
-def test_a_file_of_the_reimplementation_is_imported(tmp_path: Path, tags: int) -> None:
-    saved = again_file(tags)
-    tensors = saved["state_dict"]["network"]
+def test_a_file_of_the_reimplementation_is_imported(
+    tmp_path: Path, tags: int, columns: bool
+) -> None:
+    saved = again_file(tags, columns)
+    tensors = dict(saved["state_dict"]["network"])
+    if columns:
+        tensors["pos_embedding.weight"] = torch.eye(3)
     options = {"options": {"pos": ["NN", "VB", "."]}} if tags else {}
     model = imported(tmp_path, saved, "answer", vocab=WORDS, **options)
     assert model.config.reader is not None

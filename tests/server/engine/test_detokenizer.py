@@ -1,12 +1,14 @@
 """Text out of tokens: UTF-8 that is not finished, stop strings that may begin."""
 
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sruserve.server.engine.detokenizer import Detokenizer
+from sruserve.server.engine.detokenizer import Detokenizer, single_bytes
 
 PIECES = tuple(bytes([value]) for value in range(256))
 
@@ -147,3 +149,33 @@ def test_text_that_an_earlier_request_held_back_is_searched_with_the_first_token
     assert writer.held_back == "a" * 255
     assert writer.write(b"b") == ("", 1, stop)
     assert Counted.looks > 0
+
+
+class Vocabulary:
+    """The members of a codec that decide whether its ids are single bytes."""
+
+    def __init__(self, pieces: Sequence[bytes], ends: Any = None) -> None:
+        self.pieces, self.ends = tuple(pieces), ends
+
+
+@given(data=st.binary(max_size=40), cuts=st.lists(st.integers(0, 200), max_size=5))
+def test_ids_that_are_single_bytes_give_the_text_of_their_pieces(
+    data: bytes, cuts: list[int]
+) -> None:
+    shuffled: Any = Vocabulary([bytes([255 - value]) for value in range(256)])
+    fast = Detokenizer(shuffled.pieces, (), bytes_of=single_bytes(shuffled))
+    slow = Detokenizer(shuffled.pieces, ())
+    for part in parts(data, cuts):
+        assert (
+            fast.write_all(np.frombuffer(part, np.uint8).astype(np.int32)) == (slow.write(part)[0])
+        )
+        assert fast.utf8 == slow.utf8
+
+
+def test_only_single_bytes_are_looked_up_in_a_table() -> None:
+    one: Any = Vocabulary([b"a", b"b"])
+    assert (single_bytes(one) or b"")[:2] == b"ab"
+    others = ([b"a", b"bc"], None), ([b"a", b""], None), ([b"a"], [True]), ([b"a"] * 257, None)
+    for pieces, ends in others:
+        vocabulary: Any = Vocabulary(pieces, ends)
+        assert single_bytes(vocabulary) is None

@@ -35,6 +35,7 @@ _GRAMMAR_POLL_SECONDS = 500e-6  # between two polls, while texts wait for their 
 _DECODE_SHARE = 8  # while sequences decode, inputs take at most 1/8 of a step, so no decode stalls
 _MIN_DECODE_ROWS, _MIN_INPUT_ROWS = 64, 128  # rows that every step may have, on any device
 _STEPS_AHEAD = 2  # admit the sequences of 2 steps; states for the second arrive during the first
+_MOST_STEPS = 1 << 20  # no burst has as many
 _LARGE_JOB_ITEMS = 16  # a job with more takes long to set up: at most one of them in each step
 
 
@@ -120,7 +121,10 @@ class Scheduler:
     def has_waiting(self) -> bool:
         """Whether any work waits, other than the decoding sequences of the last batch."""
         waits = bool(self._queue) or bool(self._large) or self._crowded
-        return waits or not self._admission_queue.empty or self._some_grammar_is_ready()
+        if waits or not self._admission_queue.empty:
+            return True
+        by_grammar = self._beginning or self._late or self._unready
+        return bool(by_grammar) and self._some_grammar_is_ready()
 
     def _some_grammar_is_ready(self) -> bool:
         """Whether a sequence that waited for its grammar could go on."""
@@ -155,9 +159,10 @@ class Scheduler:
             )
             decodes = self._decoding.choose(max(1, decode_rows))
         self._crowded = len(decodes) < len(self._decoding)
-        chosen, decodes = decodes, [sequence for sequence in decodes if sequence.ready(now)]
-        left_out = set(chosen).difference(decodes) if len(decodes) < len(chosen) else ()
-        self._unready = dict.fromkeys(left_out)
+        late = [each for each in decodes if each.constraint_state and not each.ready(now)]
+        self._unready = dict.fromkeys(late)
+        if late:
+            decodes = [sequence for sequence in decodes if sequence not in self._unready]
         if decodes:
             budget = (
                 min(fair_rows - len(decodes), input_rows // 2)
@@ -179,6 +184,11 @@ class Scheduler:
         """
         time = self._decode_time if decodes else self._input_time
         time.learn(inputs + decodes, tokens, seconds)
+
+    def decode_steps(self, sequences: int, seconds: float) -> int:
+        """The number of steps in which so many sequences decode within `seconds`; at least 1."""
+        steps = self._decode_time.steps_within(seconds, sequences)
+        return max(1, int(min(steps, _MOST_STEPS)))
 
     def settle(self, batch: Batch) -> None:
         """Queue the sequences that have inputs left again; the others leave the queue."""
@@ -366,14 +376,13 @@ class Scheduler:
     def _finish_early(self) -> None:
         """End jobs whose client disconnected, or whose deadline passed before their first step."""
         now = time.monotonic()
-        ended: dict[Job, ServeError | None] = {}
-        for job in self._jobs:
-            if job.withdrawn:
-                ended[job] = None
-            elif job.deadline and not job.begun and now > job.deadline:
-                ended[job] = DeadlineExceeded()
-        for job, error in ended.items():
-            self._fail(job, error)
+        ended = [
+            job
+            for job in self._jobs
+            if job.done.done() or (job.deadline and not job.begun and now > job.deadline)
+        ]
+        for job in ended:
+            self._fail(job, None if job.withdrawn else DeadlineExceeded())
 
     def _fair_rows(self) -> int:
         """Rows of a step that leaves every tenant an equal share of the device.

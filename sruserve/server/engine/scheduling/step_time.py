@@ -4,6 +4,8 @@ The model: a step takes a fixed time, plus a time for each of its rows. Both are
 time of one row is reached at 16 rows on a CPU, and at thousands of rows on a GPU.
 """
 
+from math import inf
+
 _TARGET_SECONDS = 0.05  # target for the longest step, on a device that nothing else uses
 _SMALL_ROWS = 8  # a step with at most 8 rows takes hardly longer than a step of one row
 _FASTER_WEIGHT = 0.3  # weight of a measurement below the average
@@ -43,6 +45,11 @@ class StepTime:
             return self._max_rows
         extra_rows = (parts - 1) * self._own_seconds / self._row_seconds
         return int(min(self._max_rows, parts * rows + extra_rows))
+
+    def steps_within(self, seconds: float, rows: int) -> float:
+        """How many steps of `rows` rows take `seconds`; infinite before any was measured."""
+        step = self._own_seconds + self._row_seconds * rows
+        return seconds / step if step else inf
 
     def learn(self, rows: int, tokens: int, seconds: float) -> None:
         """Record that a step of `rows` rows took `seconds` for `tokens` tokens in all."""

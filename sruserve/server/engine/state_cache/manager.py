@@ -53,15 +53,22 @@ class StateManager:
         self.cache = StateCache(self.pool, self.transfers, host, self._reserve)
         self._max_sequences = limits.max_batch_tokens
         self._running_rows = 0  # rows of admitted sequences
+        self.launched_rows = 0  # rows that bursts write which are not settled
 
     @property
     def max_admitted(self) -> int:
         """The most sequences that fit at a time, each with a row to read and one to write."""
-        return (self.pool.capacity - (len(self.pool) - self._running_rows)) // 2
+        return self._rows // 2
 
     def spare_rows(self, sequences: int) -> int:
         """The number of rows that `sequences` admitted sequences do not need."""
-        return self.pool.capacity - (len(self.pool) - self._running_rows) - 2 * sequences
+        return self._rows - 2 * sequences
+
+    @property
+    def _rows(self) -> int:
+        """The rows of admitted sequences, those that bursts write for them, and free ones."""
+        others = len(self.pool) - self._running_rows - self.launched_rows
+        return self.pool.capacity - others
 
     @property
     def busy(self) -> bool:
@@ -162,6 +169,14 @@ class StateManager:
         self._unpin(sequence)
         sequence.row = row
         self._running_rows += 1
+
+    def replace_rows(self, rows: list[int]) -> None:
+        """Release rows of sequences that have got fresh ones, or that ended before they did."""
+        if not self.transfers.busy:
+            self.pool.release_all(rows)
+            return
+        for row in rows:
+            self.transfers.release(row)
 
     def finite(self, sequences: Sequence[ActiveSequence]) -> Iterator[bool]:
         """Whether every number of each sequence's state is finite."""

@@ -42,17 +42,24 @@ class StatePool:
         """The number of rows that can be claimed."""
         return self.capacity - len(self._live)
 
-    def acquire(self, count: int) -> list[int]:
-        """Claim `count` zeroed rows, so that no sequence starts from another's state."""
+    def acquire(self, count: int, clear: bool = True) -> list[int]:
+        """Claim `count` zeroed rows, so that no sequence starts from another's state.
+
+        clear: False for rows of which every number is written before it is read.
+        """
         if count > self.free:
             raise PoolFull(f"{count} state rows requested, {self.free} free")
         if not count:
             return []
         reused = min(count, len(self._free))
         first, self._used = self._used, self._used + count - reused
-        claimed = [*(self._free.pop() for _ in range(reused)), *range(first, self._used)]
+        left = len(self._free) - reused
+        claimed = [*self._free[left:][::-1], *range(first, self._used)]
+        del self._free[left:]
         try:
-            if self.rows.is_cpu:  # torch would release the interpreter lock to other threads
+            if not clear:
+                pass
+            elif self.rows.is_cpu:  # torch would release the interpreter lock to other threads
                 self.rows.numpy()[claimed] = 0.0
             else:
                 self.rows.index_fill_(0, indices(claimed, self.rows.device), 0.0)
@@ -65,6 +72,13 @@ class StatePool:
     def release(self, row: int) -> None:
         self._live.remove(row)  # KeyError on a double release
         self._free.append(row)
+
+    def release_all(self, rows: Sequence[int]) -> None:
+        """Release different rows. Raises KeyError if one is free, and then releases none."""
+        if not self._live.issuperset(rows) or len(set(rows)) < len(rows):
+            raise KeyError(f"rows that are not in use were released: {sorted(rows)[:9]}")
+        self._live.difference_update(rows)
+        self._free += rows
 
 
 class HostRows:

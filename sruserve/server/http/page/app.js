@@ -31,6 +31,7 @@ async function start() {
     startPanel(api, models);
     names.push(name);
   }
+  byId("try").hidden = !names.includes("generate");
   startModels(api);
   startTabs([...names, "models"]);
 }

@@ -4,14 +4,11 @@ import { byId, element, say } from "./dom.js";
 import { percent } from "./format.js";
 import { Typing } from "./typing.js";
 
-const PAUSE_MS = 160; // after which the unfinished word counts as finished
-
 /** Start the panel. models: those that classify texts and can stream. */
 export function startClassify(api, models) {
   const bars = new Bars(byId("classify-labels"));
   const summary = byId("classify-summary");
   const drawLabels = (model) => bars.begin(models.find(({ id }) => id === model).labels);
-  let timer = null;
 
   async function ask(model, input, state, more) {
     const { results } = await api.post("/v1/classify", { model, input, state, more });
@@ -29,26 +26,9 @@ export function startClassify(api, models) {
       const result = await ask(model, chunk, before.state, true);
       return { state: result.state, result: result.label ? result : before.result };
     },
-    show: (entry, model) => {
-      clearTimeout(timer);
-      draw(entry.final ?? entry.result);
-      if (entry.text.trim() && !entry.final) {
-        timer = setTimeout(() => finish(entry, model), PAUSE_MS);
-      }
-    },
+    show: (entry) => draw(entry.final ?? entry.result),
+    end: (model, chunk, before) => ask(model, chunk, before.state, false),
   });
-
-  // The state holds back an unfinished word; the end of the text finishes it.
-  async function finish(entry, model) {
-    if (!typing.isCurrent(entry, model)) return;
-    typing.wire.addState(entry.state);
-    try {
-      entry.final = await ask(model, "", entry.state, false);
-      if (typing.isCurrent(entry, model)) draw(entry.final);
-    } catch (error) {
-      say(typing.problem, error.message);
-    }
-  }
 
   drawLabels(typing.model);
   typing.picker.addEventListener("change", () => drawLabels(typing.model));

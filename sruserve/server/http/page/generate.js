@@ -1,8 +1,9 @@
 // Generate: streams of text, side by side.
 
-import { byId, say } from "./dom.js";
+import { byId, prefersStillness, say } from "./dom.js";
+import { bytes, characterStart } from "./format.js";
 import { Lane } from "./lane.js";
-import { problemOf, readLink } from "./link.js";
+import { LINK, readLink } from "./link.js";
 import { TextStream } from "./text_stream.js";
 import { modelPicker } from "./typing.js";
 
@@ -22,11 +23,14 @@ export class Generate {
     this.list = byId("generate-lanes");
     this.empty = byId("generate-empty");
     this.problem = byId("generate-problem");
+    this.story = byId("generate-story");
     modelPicker(byId("generate-model"), models);
     this.form.addEventListener("submit", (event) => {
       event.preventDefault();
       this.#begin();
     });
+    byId("try").addEventListener("click", () => this.demonstrate());
+    byId("try").disabled = false;
     addEventListener("hashchange", () => this.openLink());
     this.openLink();
   }
@@ -43,8 +47,36 @@ export class Generate {
       text,
       [checkpoint],
       this.#interval(options.model),
+      LINK,
     );
     this.#add(stream, seed).strip.add(checkpoint);
+  }
+
+  /** Write a text, and fork it in the middle: what a state is good for. */
+  async demonstrate() {
+    byId("tab-generate").click();
+    const { prompt } = this.form.elements;
+    if (!prompt.value) prompt.value = prompt.defaultValue;
+    if (!this.form.reportValidity() || !this.#hasRoom(1 + FORKS)) return;
+    say(this.story, "First, the model writes a text. The page keeps its state at many points.");
+    const { lane, written } = this.#begin();
+    await written;
+    const { length } = lane.stream.text;
+    if (!this.#lanes.includes(lane) || lane.stream.running || lane.stream.problem) {
+      say(this.story, "");
+      return;
+    }
+    const middle = characterStart(lane.stream.text, (prompt.value.length + length) >> 1);
+    const { at, state } = lane.stream.nearest(middle);
+    const position = at || middle;
+    lane.choose(position);
+    const isForked = await this.#fork(lane, position);
+    const size = at ? ` of ${bytes(state.length)}` : "";
+    const sentence =
+      `Now two more go on from character ${position}, each from a copy of the same state${size}. ` +
+      "Go back in any of the three, or hand on its link.";
+    say(this.story, isForked ? sentence : "");
+    this.story.scrollIntoView({ behavior: prefersStillness() ? "auto" : "smooth" });
   }
 
   #readLink() {
@@ -67,9 +99,9 @@ export class Generate {
     const { elements } = this.form;
     if (!elements.prompt.value) {
       say(this.problem, "Write a beginning first.");
-      return;
+      return null;
     }
-    if (!this.#hasRoom(1)) return;
+    if (!this.#hasRoom(1)) return null;
     const seed =
       elements.seed.value === ""
         ? Math.floor(Math.random() * MAX_SEED)
@@ -82,7 +114,8 @@ export class Generate {
     const start = { at: 0, state: null, seed };
     const interval = this.#interval(options.model);
     const stream = new TextStream(this.api, options, elements.prompt.value, [start], interval);
-    this.#add(stream, seed).run();
+    const lane = this.#add(stream, seed);
+    return { lane, written: lane.run() };
   }
 
   /** Characters between two states: more of them where a state is large. */
@@ -91,9 +124,10 @@ export class Generate {
     return Math.min(512, Math.max(8, Math.round(size / 1000)));
   }
 
-  #add(stream, seed) {
+  /** Show a stream at the end, or a fork after `before`; origin: of a fork, in words. */
+  #add(stream, seed, origin = "", before = null) {
     this.#made += 1;
-    const lane = new Lane(this.api, stream, `Stream ${this.#made}`, seed, {
+    const lane = new Lane(this.api, stream, `Stream ${this.#made}`, origin, seed, {
       more: () => Number(this.form.elements.max_tokens.value),
       fork: (from, position) => this.#fork(from, position),
       remove: (which) => {
@@ -102,27 +136,35 @@ export class Generate {
       },
     });
     this.#lanes.push(lane);
-    this.list.append(lane.element);
+    if (before) before.after(lane.element);
+    else this.list.append(lane.element);
+    lane.showEnd();
     this.empty.hidden = true;
     return lane;
   }
 
+  /** Fork a stream; returns whether that worked. */
   async #fork(from, position) {
-    if (!this.#hasRoom(FORKS)) return;
+    if (!this.#hasRoom(FORKS)) return false;
     try {
       const seeds = Array.from(
         { length: FORKS },
         (_, index) => (from.seed ?? 0) + this.#made + index,
       );
       const streams = await Promise.all(seeds.map((seed) => from.stream.fork(position, seed)));
+      const origin = `fork of ${from.name} at ${position}`;
+      let before = from.element;
       for (const [index, stream] of streams.entries()) {
         if (!this.#hasRoom(1)) break; // another fork was quicker
-        const lane = this.#add(stream, seeds[index]);
+        const lane = this.#add(stream, seeds[index], origin, before);
+        before = lane.element;
         lane.strip.begin(from.strip, position);
         lane.run();
       }
+      return true;
     } catch (error) {
-      say(this.problem, problemOf(error));
+      from.fail(error);
+      return false;
     }
   }
 

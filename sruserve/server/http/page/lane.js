@@ -2,28 +2,28 @@
 
 import { element, say } from "./dom.js";
 import { bytes } from "./format.js";
-import { linkTo, problemOf } from "./link.js";
+import { isOnlyHere, linkTo } from "./link.js";
+import { isRefusedState } from "./refused.js";
 import { Strip } from "./strip.js";
 
 /**
  * Shows a `TextStream`.
  *
- * name: such as `Stream 1`. seed: of its sampler, or null if only its state has it.
+ * name: such as `Stream 1`. origin: of a fork, in words, or empty. seed: of its sampler, or null
+ * if only its state has it.
  * actions: `more()`: how many tokens to write; `fork(lane, position)`; `remove(lane)`.
  */
 export class Lane {
   #position = null; // chosen, to go back to
   #frame = null; // that will draw it
 
-  constructor(api, stream, name, seed, actions) {
+  constructor(api, stream, name, origin, seed, actions) {
     this.stream = stream;
+    this.name = name;
     this.seed = seed;
     this.actions = actions;
-    this.#build(name);
-    this.strip = new Strip(api, this.canvas, this.caption, (error) => {
-      stream.problem = problemOf(error);
-      this.#draw();
-    });
+    this.#build(origin);
+    this.strip = new Strip(api, this.canvas, this.caption, (error) => stream.fail(error));
     stream.addEventListener("change", () => this.#drawSoon());
     stream.addEventListener("state", ({ detail }) => this.strip.add(detail));
     this.#draw();
@@ -38,13 +38,17 @@ export class Lane {
   run() {
     if (this.#position !== null) {
       this.stream.rewind(this.#position);
-      this.#choose(null);
+      this.choose(null);
+    }
+    if (this.stream.isRefused) {
+      this.stream.startAgain(this.seed);
+      this.strip.clear();
     }
     this.strip.trim(this.stream.text.length);
     return this.stream.run(this.actions.more());
   }
 
-  #build(name) {
+  #build(origin) {
     const button = (label, click) => element("button", { type: "button", click }, label);
     this.status = element("span", { class: "status", role: "status" });
     this.kept = element("span", {});
@@ -61,7 +65,7 @@ export class Lane {
       { class: "quiet caption" },
       "The state is drawn as the text comes.",
     );
-    const input = () => this.#choose(Number(this.slider.value));
+    const input = () => this.choose(Number(this.slider.value));
     this.slider = element("input", { type: "range", step: "1", input, class: "rewind" });
     this.where = element("output", {});
     this.go = button("Stop", () => (this.stream.running ? this.stream.stop() : this.run()));
@@ -78,11 +82,12 @@ export class Lane {
     const seed = this.seed === null ? "seed in its state" : `seed ${this.seed}`;
     this.element = element(
       "article",
-      { class: "lane card", "aria-label": name },
+      { class: "lane card", "aria-label": this.name },
       element(
         "header",
         {},
-        element("h2", {}, name),
+        element("h2", {}, this.name, " ", element("span", { class: "quiet" }, origin)),
+        remove,
         element("span", { class: "quiet" }, seed),
         this.status,
       ),
@@ -96,7 +101,7 @@ export class Lane {
         this.slider,
         this.where,
       ),
-      element("div", { class: "buttons" }, this.go, this.forkButton, this.linkButton, remove),
+      element("div", { class: "buttons" }, this.go, this.forkButton, this.linkButton),
       this.link,
       this.copied,
       this.problem,
@@ -112,7 +117,8 @@ export class Lane {
   #draw() {
     cancelAnimationFrame(this.#frame); // a late one would take away the link and the problem
     this.#frame = null;
-    const { text, running, earliest } = this.stream;
+    const { text, running, earliest, isRefused } = this.stream;
+    const wasRunning = this.element.classList.contains("running");
     if (this.#position !== null && (running || this.#position >= text.length))
       this.#position = null;
     this.kept.textContent = text.slice(0, this.position);
@@ -122,21 +128,35 @@ export class Lane {
     this.where.textContent = `character ${this.position} of ${text.length}`;
     this.go.textContent = running
       ? "Stop"
-      : this.#position === null
-        ? "Continue"
-        : "Continue from here";
+      : isRefused
+        ? "Start again from this text"
+        : this.#position === null
+          ? "Continue"
+          : "Continue from here";
     this.forkButton.textContent = this.#position === null ? "Fork" : "Fork from here";
     const last = this.stream.checkpoints.at(-1).state;
     this.status.textContent = running ? "writing" : last ? `state ${bytes(last.length)} as sent` : "";
     this.element.classList.toggle("running", running);
-    if (running) this.text.scrollTop = this.text.scrollHeight;
+    if (running || wasRunning) this.showEnd();
     this.link.hidden = true;
     say(this.copied, "");
     this.strip.mark(this.#position);
     say(this.problem, this.stream.problem);
   }
 
-  #choose(position) {
+  /** Show a problem of something that was tried with the stream. */
+  fail(error) {
+    if (isRefusedState(error)) this.stream.fail(error);
+    else say(this.problem, error.message);
+  }
+
+  /** Show the end of the text. */
+  showEnd() {
+    this.text.scrollTop = this.text.scrollHeight;
+  }
+
+  /** Choose a position to go back to, or none. */
+  choose(position) {
     this.#position = position;
     this.#draw();
     if (this.#position !== null) {
@@ -150,7 +170,7 @@ export class Lane {
     const { focusNode, focusOffset, isCollapsed } = getSelection();
     if (this.stream.running || !isCollapsed || !this.text.contains(focusNode)) return;
     const before = this.ahead.contains(focusNode) ? this.kept.textContent.length : 0;
-    this.#choose(Math.max(this.stream.earliest, before + focusOffset));
+    this.choose(Math.max(this.stream.earliest, before + focusOffset));
   }
 
   async #link() {
@@ -164,9 +184,10 @@ export class Lane {
       const isCopied = await copy(link);
       if (this.link.hidden || this.link.value !== link) return;
       const who = isCopied ? "Copied. Whoever opens it" : "Whoever opens this link";
-      say(this.copied, `${who} continues from here (${bytes(link.length)}).`);
+      const where = isOnlyHere() ? " It works only on this computer." : "";
+      say(this.copied, `${who} continues from here (${bytes(link.length)}).${where}`);
     } catch (error) {
-      say(this.problem, problemOf(error));
+      this.fail(error);
     }
   }
 }

@@ -1,8 +1,11 @@
 // A link that carries a text and its state in the fragment, which browsers never send to a server.
 
 import { characterStart } from "./format.js";
+import { problemOf } from "./refused.js";
 
-const CUT = "This link was cut or changed, so its memory cannot be read. Ask for it again.";
+/** What problems call a link. */
+export const LINK = "This link";
+
 const MAX_CHARACTERS = 4000; // of text in a link; the state has read all of it anyway
 
 /** The address of this page that continues a stream at a position of its text. */
@@ -19,16 +22,18 @@ export async function linkTo(stream, position) {
   return `${location.origin}${location.pathname}#generate&${new URLSearchParams(fields)}`;
 }
 
-/** An error in words; a state that nobody made can only come from a link. */
-export function problemOf(error) {
-  return error.code === "state_tampered" ? CUT : error.message;
+/** Whether a link to this page leads nowhere on other computers. */
+export function isOnlyHere() {
+  return /^(localhost|127\.[\d.]+|\[::1\])$/.test(location.hostname);
 }
 
 /** The fields of a link that carries a state, or null; throws if the state is missing. */
 export function readLink(fragment) {
   if (!fragment.startsWith("#generate&")) return null;
   const fields = new URLSearchParams(fragment.slice("#generate&".length));
-  if (!fields.has("state") || !fields.has("model")) throw new Error(CUT);
+  if (!fields.has("state") || !fields.has("model")) {
+    throw new Error(problemOf({ code: "state_tampered" }, LINK));
+  }
   const number = (name) => (fields.has(name) ? Number(fields.get(name)) : null);
   return {
     options: {

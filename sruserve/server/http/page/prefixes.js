@@ -1,6 +1,7 @@
 // Follow a text that is being typed: send only what is new, with the state of what came before.
 
 import { keptStates } from "./kept.js";
+import { isRefusedState } from "./refused.js";
 
 const MAX_KEPT = 200;
 
@@ -10,6 +11,8 @@ const MAX_KEPT = 200;
  * read: sends a chunk that follows an entry, and returns the entry after it: `{state, …}`.
  * first: the entry before any text.
  * onRead: is called with the entry, the chunk and the entry before it.
+ *
+ * If the server cannot open a state, all of the text is read anew.
  */
 export class Prefixes {
   #kept;
@@ -37,7 +40,14 @@ export class Prefixes {
       this.#kept = this.#kept.filter((entry) => text.startsWith(entry.text));
       const before = this.#kept.at(-1);
       const chunk = text.slice(before.text.length);
-      const entry = chunk ? { ...(await this.read(chunk, before)), text } : before;
+      let entry = before;
+      try {
+        if (chunk) entry = { ...(await this.read(chunk, before)), text };
+      } catch (error) {
+        if (before.state === null || !isRefusedState(error)) throw error;
+        this.#kept = this.#kept.slice(0, 1); // the others are of the same key
+        continue;
+      }
       if (chunk) this.#keep(entry);
       reached = text;
       this.onRead(entry, chunk, before);

@@ -48,6 +48,11 @@ export class Strip {
     this.#draw();
   }
 
+  /** Begin anew. */
+  clear() {
+    this.trim(-1);
+  }
+
   /** Mark a position in the text, or none. */
   mark(position) {
     if (position === this.#marked) return;
@@ -73,17 +78,18 @@ export class Strip {
 
   async #look() {
     this.#looking = true;
-    try {
-      while (this.#waiting.length) {
-        const next = this.#waiting[0];
+    while (this.#waiting.length) {
+      const next = this.#waiting[0];
+      try {
         const view = await this.api.post("/v1/state", { state: next.state, values: VALUES });
         if (this.#waiting[0] !== next) continue; // it was trimmed meanwhile
         this.#waiting.shift();
         this.#put(next.at, view);
+      } catch (error) {
+        if (this.#waiting[0] !== next) continue;
+        this.#waiting = [];
+        this.onProblem(error);
       }
-    } catch (error) {
-      this.#waiting = [];
-      this.onProblem(error);
     }
     this.#looking = false;
   }

@@ -1,15 +1,13 @@
 // Tag: the spans that a tagger finds, coloured by label.
 
-import { byId, element, say } from "./dom.js";
+import { byId, element } from "./dom.js";
 import { Typing } from "./typing.js";
 
-const PAUSE_MS = 160; // after which the unfinished word counts as finished
 const COLOURS = 6;
 
 /** Start the panel. models: those that tag texts and can stream. */
 export function startTag(api, models) {
   const output = byId("tag-output");
-  let timer = null;
   let shown = { model: null, text: "", spans: [] };
 
   async function ask(model, input, before, more) {
@@ -23,29 +21,6 @@ export function startTag(api, models) {
       decided: tokens.length ? before.length + tokens.at(-1).end : before.decided,
       length: before.length + Array.from(input).length,
     };
-  }
-
-  const typing = new Typing("tag", models, {
-    first: { spans: [], decided: 0, length: 0 },
-    read: (model, chunk, before) => ask(model, chunk, before, true),
-    show: (entry, model) => {
-      clearTimeout(timer);
-      draw(model, entry.text, entry.final ?? [...entry.spans, ...expected(model, entry)]);
-      if (entry.text.trim() && !entry.final) {
-        timer = setTimeout(() => finish(entry, model), PAUSE_MS);
-      }
-    },
-  });
-
-  async function finish(entry, model) {
-    if (!typing.isCurrent(entry, model)) return;
-    typing.wire.addState(entry.state);
-    try {
-      entry.final = (await ask(model, "", entry, false)).spans;
-      if (typing.isCurrent(entry, model)) draw(model, entry.text, entry.final);
-    } catch (error) {
-      say(typing.problem, error.message);
-    }
   }
 
   const labels = [];
@@ -79,6 +54,15 @@ export function startTag(api, models) {
     }
     output.replaceChildren(...parts, characters.slice(end).join(""));
   }
+
+  new Typing("tag", models, {
+    first: { spans: [], decided: 0, length: 0 },
+    read: (model, chunk, before) => ask(model, chunk, before, true),
+    show: (entry, model) => {
+      draw(model, entry.text, entry.final ?? [...entry.spans, ...expected(model, entry)]);
+    },
+    end: async (model, chunk, before) => (await ask(model, chunk, before, false)).spans,
+  });
 }
 
 /** Spans of a text and of the next chunk, which begins at `offset` in characters. */

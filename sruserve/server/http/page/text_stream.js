@@ -3,7 +3,7 @@
 import { isAway } from "./api.js";
 import { characterStart } from "./format.js";
 import { keptStates } from "./kept.js";
-import { problemOf } from "./link.js";
+import { isRefusedState, problemOf } from "./refused.js";
 
 const MAX_CHECKPOINTS = 256;
 const PATH = "/v1/completions";
@@ -16,18 +16,21 @@ const PATH = "/v1/completions";
  * checkpoints: `{at, state, seed}` in order of `at`, a position in the text. A request that
  * continues from one sends the text after it. seed: null if the state has a seed already.
  * interval: characters between the states of a stream.
+ * origin: where its first state is from, for problems.
  */
 export class TextStream extends EventTarget {
   #abort = null;
 
-  constructor(api, options, text, checkpoints, interval) {
+  constructor(api, options, text, checkpoints, interval, origin = "This text's state") {
     super();
     this.api = api;
     this.options = options;
     this.text = text;
     this.checkpoints = checkpoints;
     this.interval = interval;
+    this.origin = origin;
     this.problem = "";
+    this.isRefused = false;
   }
 
   /** Whether it is being written. */
@@ -40,18 +43,36 @@ export class TextStream extends EventTarget {
     return this.checkpoints[0].at;
   }
 
+  /** The last checkpoint that is not after a position. */
+  nearest(position) {
+    return this.checkpoints.findLast(({ at }) => at <= position);
+  }
+
   /** Write more tokens. */
   async run(tokens) {
     this.#abort = new AbortController();
     this.problem = "";
+    this.isRefused = false;
     this.#changed();
     try {
       await this.#write(tokens, this.#abort.signal);
     } catch (error) {
-      if (error.name !== "AbortError") this.problem = problemOf(error);
+      if (error.name !== "AbortError") this.#note(error);
     }
     this.#abort = null;
     this.#changed();
+  }
+
+  /** Show a problem; of a refused state, the text on the page is still there to start from. */
+  fail(error) {
+    this.#note(error);
+    this.#changed();
+  }
+
+  /** Forget all states: the next run reads the text from its beginning. */
+  startAgain(seed) {
+    this.checkpoints = [{ at: 0, state: null, seed }];
+    this.origin = "This text's state";
   }
 
   /** Stop writing. */
@@ -69,7 +90,7 @@ export class TextStream extends EventTarget {
 
   /** The checkpoint at a position: a kept one, or the nearest one and the text after it. */
   async checkpointAt(position) {
-    const near = this.#nearest(position);
+    const near = this.nearest(position);
     if (near.at === position && near.state !== null) return near;
     const prompt = this.text.slice(near.at, position);
     if (!prompt) return near;
@@ -89,6 +110,7 @@ export class TextStream extends EventTarget {
 
   async #write(tokens, signal) {
     const begin = this.text.length;
+    let seen = "";
     for (let left = tokens; left > 0;) {
       try {
         let unsaved = 0;
@@ -104,8 +126,10 @@ export class TextStream extends EventTarget {
           if (choice.finish_reason && choice.stop_reason !== "draining") return;
         }
       } catch (error) {
+        if (isRefusedState(error) && seen.startsWith(this.text)) this.text = seen;
         if (!isAway(error)) throw error;
-        // what came after the last state comes again
+        // what came after the last state comes again, unless the server refuses that state
+        seen = this.text;
         this.text = this.text.slice(0, Math.max(begin, this.checkpoints.at(-1).at));
         this.#changed();
         await this.api.untilReady(signal);
@@ -114,7 +138,7 @@ export class TextStream extends EventTarget {
   }
 
   async *#choices(tokens, signal) {
-    const near = this.#nearest(this.text.length);
+    const near = this.nearest(this.text.length);
     const body = {
       ...this.#body(near, this.text.slice(near.at)),
       max_tokens: tokens,
@@ -135,8 +159,9 @@ export class TextStream extends EventTarget {
     };
   }
 
-  #nearest(position) {
-    return this.checkpoints.findLast(({ at }) => at <= position);
+  #note(error) {
+    this.problem = problemOf(error, this.origin);
+    this.isRefused = isRefusedState(error);
   }
 
   #keep(checkpoint) {

@@ -2,9 +2,11 @@
 
 import { byId, element, prefersStillness, say } from "./dom.js";
 import { Prefixes } from "./prefixes.js";
+import { isRefusedState } from "./refused.js";
 import { Wire } from "./wire.js";
 
 const KEYSTROKE_MS = 55;
+const PAUSE_MS = 160; // after which the unfinished word counts as finished
 const REPEATS = 200; // of an example, as a long text
 
 /**
@@ -15,11 +17,14 @@ const REPEATS = 200; // of an example, as a long text
  * read: sends a chunk after an entry to a model, and returns the entry after it.
  * first: the entry before any text.
  * show: draws an entry.
+ * end: finishes a text whose state holds back an unfinished word; sends a chunk after an entry as
+ *   the last one, and returns what becomes the `final` of the entry of the whole text.
  */
 export class Typing {
   #showing = null;
+  #pause = null;
 
-  constructor(panel, models, { read, first, show }) {
+  constructor(panel, models, { read, first, show, end }) {
     this.field = byId(`${panel}-text`);
     this.problem = byId(`${panel}-problem`);
     this.wire = new Wire(byId(`${panel}-wire`));
@@ -27,6 +32,7 @@ export class Typing {
     this.read = read;
     this.first = first;
     this.show = show;
+    this.end = end;
     this.#begin();
     this.picker.addEventListener("change", () => {
       this.#begin();
@@ -39,7 +45,10 @@ export class Typing {
     });
     this.examples = [...byId(`${panel}-examples`).querySelectorAll("button")];
     for (const button of this.examples) {
-      button.addEventListener("click", () => this.type(button.textContent));
+      button.addEventListener("click", ({ detail }) => {
+        if (detail) this.field.focus({ preventScroll: true }); // of a pointer: who types, goes on
+        this.type(button.textContent);
+      });
     }
     byId(`${panel}-long`)?.addEventListener("click", () => {
       const { textContent } = this.examples.find(({ hidden }) => !hidden);
@@ -56,19 +65,15 @@ export class Typing {
 
   /** Read the field's text. */
   async follow() {
-    const { prefixes } = this;
+    const { field, prefixes } = this;
+    if (field.selectionEnd === field.value.length) field.scrollTop = field.scrollHeight;
     let problem = "";
     try {
-      await prefixes.follow(this.field.value);
+      await prefixes.follow(field.value);
     } catch (error) {
       problem = error.message;
     }
     if (this.prefixes === prefixes) say(this.problem, problem);
-  }
-
-  /** Whether an entry that a model made is still that of the field. */
-  isCurrent(entry, model) {
-    return this.field.value === entry.text && this.model === model;
   }
 
   /** Type a text into the empty field, one character after another; what is `before` it at once. */
@@ -97,10 +102,28 @@ export class Typing {
         if (!entry.text) this.wire.reset();
         else this.wire.add(chunk, before.text, chunk && before.state, entry.state);
         this.show(entry, model);
+        clearTimeout(this.#pause);
+        if (this.end && entry.text.trim() && !entry.final) {
+          this.#pause = setTimeout(() => this.#finish(entry, model), PAUSE_MS);
+        }
       },
     );
     this.prefixes = prefixes;
     this.wire.reset();
+  }
+
+  async #finish(entry, model) {
+    const isCurrent = () => this.field.value === entry.text && this.model === model;
+    if (!isCurrent()) return;
+    try {
+      entry.final = await this.end(model, "", entry).catch((error) => {
+        if (!isRefusedState(error)) throw error;
+        return this.end(model, entry.text, { ...this.first, state: null });
+      });
+      if (isCurrent()) this.show(entry, model);
+    } catch (error) {
+      say(this.problem, error.message);
+    }
   }
 
   /** Show the examples for the labels of the chosen model, or all if there are none. */

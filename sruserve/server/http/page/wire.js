@@ -1,4 +1,4 @@
-// What was sent for a text that is being typed, shown beside it.
+// What a model read for a text that is being typed, and what it would read without its state.
 
 import { element } from "./dom.js";
 import { byteLength, bytes, characters, grouped } from "./format.js";
@@ -8,37 +8,37 @@ const MAX_LINES = 5;
 /** Shows the last exchanges and their sums in an element. */
 export class Wire {
   constructor(place) {
-    this.saved = element("strong", { class: "figure" });
-    this.history = element("span", {});
+    this.figure = element("strong", { class: "figure" });
+    this.instead = element("span", {});
     this.ownBar = bar();
     this.otherBar = bar();
     this.own = element("span", {});
     this.other = element("span", {});
-    this.states = element("span", {});
+    this.size = element("p", { class: "quiet size" });
     this.log = element("ol", { class: "log" });
     place.append(
-      element("h2", {}, "What was sent"),
-      element("p", { class: "saved" }, this.saved, " ", this.history),
+      element("h2", {}, "Read by the model just now"),
+      element("p", { class: "saved" }, this.figure, " ", this.instead),
       element(
         "dl",
         { class: "sums" },
-        element("dt", {}, "Characters read by the model"),
+        element("dt", {}, "Characters read so far"),
         element("dd", {}, this.own, this.ownBar),
-        element("dt", {}, "If each request repeated the text"),
+        element("dt", {}, "Without states: all of the text, each time"),
         element("dd", {}, this.other, this.otherBar),
-        element("dt", {}, "States sent in place of old text"),
-        element("dd", {}, this.states),
       ),
+      this.size,
       this.log,
     );
     this.reset();
   }
 
-  /** Begin anew, with nothing sent. */
+  /** Begin anew, with nothing read. */
   reset() {
-    this.sums = { read: 0, repeated: 0, states: 0 };
-    this.saved.textContent = "0 characters";
-    this.history.textContent = "so far. Type, and see: nothing is sent twice.";
+    this.sums = { read: 0, repeated: 0 };
+    this.figure.textContent = "–";
+    this.instead.textContent = "Type, and see: each keystroke reads only what is new.";
+    this.size.textContent = "";
     this.log.replaceChildren();
     this.#drawSums();
   }
@@ -46,40 +46,42 @@ export class Wire {
   /**
    * Add an exchange.
    *
-   * chunk: the new text. history: the text before it, which was not sent. sent, received: the
-   * state that went with the chunk and the one that came back, or null.
+   * chunk: the new text; empty if the browser still had the state of this text. history: the text
+   * before it. sent, received: the state that went with the chunk and the one that came back.
    */
   add(chunk, history, sent, received) {
-    const before = characterCount(history);
-    if (chunk) {
-      this.sums.read += characterCount(chunk);
-      this.sums.repeated += characterCount(chunk) + before;
-    }
-    this.saved.textContent = characters(before);
-    this.history.textContent = sent
-      ? `of earlier text not sent again, and not read again. The state took their place: ` +
-        `${bytes(sent.length)}, however long the text.`
-      : "of earlier text.";
-    this.addState(sent);
+    const read = characterCount(chunk);
+    const whole = read + characterCount(history);
+    this.sums.read += read;
+    this.sums.repeated += whole;
+    this.figure.textContent = characters(read);
+    this.instead.textContent = !chunk
+      ? `instead of ${grouped(whole)}: the browser had kept the state of this point.`
+      : sent
+        ? `instead of ${grouped(whole)}: the state stands for all that came before.`
+        : "from the beginning. From now on, only what is new is read.";
+    this.size.textContent = inBytes(received.length, byteLength(history + chunk));
     this.log.prepend(line(chunk, sent, received));
     while (this.log.children.length > MAX_LINES) this.log.lastChild.remove();
-  }
-
-  /** Count a state that was sent, or null; the end of a text sends one alone. */
-  addState(state) {
-    this.sums.states += state ? state.length : 0;
     this.#drawSums();
   }
 
   #drawSums() {
-    const { read, repeated, states } = this.sums;
+    const { read, repeated } = this.sums;
     this.own.textContent = grouped(read);
     this.other.textContent = grouped(repeated);
-    this.states.textContent = bytes(states);
     const most = Math.max(repeated, 1);
     this.ownBar.style.setProperty("--share", read / most);
     this.otherBar.style.setProperty("--share", repeated / most);
   }
+}
+
+/** Bytes compared with bytes: those of a state as it is sent, and those of the text. */
+function inBytes(state, text) {
+  const size = `The state is ${bytes(state)} as sent, whatever the length. `;
+  return state < text
+    ? `${size}The text is ${bytes(text)}: it would take more bytes each time.`
+    : `${size}It pays off in bytes once the text is longer; now it is ${bytes(text)}.`;
 }
 
 function characterCount(text) {

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from sruserve.server.engine.job import Sampling
-from sruserve.server.engine.sampling.philox import uniforms
 from sruserve.server.engine.sampling.sampler import Sampler
+from sruserve.server.engine.sampling.uniforms import uniforms
 
 DRAWS = 4000
 LOGITS = torch.tensor([1.0, 0.0, 2.0, -1.0, 1.5, -9.0])

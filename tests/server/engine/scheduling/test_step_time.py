@@ -1,6 +1,9 @@
 """How large a step may be."""
 
+from math import inf
 from random import Random
+
+import pytest
 
 from sruserve.server.engine.scheduling.step_time import StepTime
 
@@ -90,3 +93,13 @@ def test_a_part_of_a_step_is_one_of_its_time() -> None:
     assert times.shared(3, 1) in range(29, 33)
     assert times.shared(2, 64) in range(141, 144)
     assert times.shared(100, 100) == 4096
+
+
+def test_the_steps_within_a_time_follow_the_rows() -> None:
+    time = StepTime(4096, 64)
+    assert time.steps_within(0.01, 1) == inf
+    for _ in range(50):
+        time.learn(1, 1, 0.001)
+        time.learn(1000, 1000, 0.002)
+    assert time.steps_within(0.01, 1) == pytest.approx(10, rel=0.05)
+    assert time.steps_within(0.01, 1000) == pytest.approx(5, rel=0.05)

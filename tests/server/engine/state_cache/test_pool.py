@@ -30,6 +30,16 @@ def test_live_rows_are_never_handed_out_again(pool: StatePool) -> None:
     assert len(pool) == 4
 
 
+def test_many_rows_are_released_at_once_or_none(pool: StatePool) -> None:
+    rows = pool.acquire(3)
+    for wrong in ([rows[0], 3], [rows[0], rows[0]]):
+        with pytest.raises(KeyError, match="not in use"):
+            pool.release_all(wrong)
+        assert len(pool) == 3
+    pool.release_all(rows[:2])
+    assert sorted(pool.acquire(3)) == sorted([*rows[:2], 3])
+
+
 def test_a_full_pool_says_so_and_hands_out_nothing(pool: StatePool) -> None:
     pool.acquire(3)
     with pytest.raises(PoolFull):

@@ -85,7 +85,7 @@ def main() -> None:
         visitor.click(".lane button", "Fork from here")
         wait_idle(visitor, 3)
         wait_drawn(visitor, 420)
-        _take(visitor, "page-generate.png", 1155)
+        _take(visitor, "page-generate.png", 1120)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from tests.server.http.page.conftest import DEMO, KEYS, Visit, Visitor
-from tests.server.http.page.test_typing import edit
+from tests.server.http.page.test_typing import SUMS, edit
 from tests.server.processes import serving
 
 EXAMPLES = (
@@ -53,6 +53,9 @@ def test_another_classifier_brings_its_labels_and_examples_and_reads_the_text(
     visitor.wait("document.querySelector('#classify-summary').textContent.startsWith('positive')")
     names = "[...document.querySelectorAll('.bars .name')].map((one) => one.textContent)"
     assert visitor.evaluate(names) == ["negative", "positive"]
+    tops = "[...document.querySelectorAll('.bars li')].map((one) => one.offsetTop)"
+    negative, positive = visitor.evaluate(tops)
+    assert positive < negative  # the best is first
     body = {"model": "sentiment", "input": text}
     whole = client.post("/v1/classify", json=body).json()["results"][0]
     assert visitor.requests("/v1/classify")[-1]["reply"]["results"][0]["scores"] == whole["scores"]
@@ -65,10 +68,8 @@ def test_another_model_begins_the_sums_anew(bundled: tuple[Visitor, httpx.Client
         edit(visitor, "#classify-text", text)
         visitor.wait(f"requests.some(({{ body, reply }}) => reply && body.input === '{new}')")
     choose(visitor, "sentiment")
-    visitor.wait(
-        "document.querySelector('#classify-wire').textContent"
-        ".includes('Characters read by the model9If each request repeated the text9')"
-    )
+    visitor.wait(f"{SUMS}.join() === '9,9'")
+    assert "9 characters from the beginning." in visitor.text("#classify-wire .saved")
 
 
 def test_all_tabs_fit_a_narrow_screen(bundled: tuple[Visitor, httpx.Client]) -> None:

@@ -121,6 +121,28 @@ def test_forks_run_side_by_side_from_the_same_point(visitor: Visitor, demo: http
     for seed, fork in zip((8, 9), forks, strict=True):
         assert fork == start + completed(demo, "", 200, state=state, seed=seed)
     assert len({first[:301], *forks}) == 3
+    origin = "[...document.querySelectorAll('.lane header')].map((one) => one.textContent)"
+    for heading in visitor.evaluate(origin)[1:]:
+        assert "fork of Stream 1 at 101" in heading
+
+
+def test_the_first_button_shows_a_text_that_is_forked(visitor: Visitor) -> None:
+    visitor.open()
+    visitor.fill(max_tokens=60)
+    visitor.click("#try")
+    wait_idle(visitor, 3)
+    visitor.wait("document.querySelector('#generate-story').textContent.startsWith('Now two')")
+    wait_idle(visitor, 3)
+    assert not visitor.evaluate("document.querySelector('#generate').hidden")
+    position = int(
+        visitor.evaluate("document.querySelector('.lane output').textContent.split(' ')[1]")
+    )
+    first, *forks = texts(visitor)
+    assert 6 < position < 66
+    assert [fork[:position] for fork in forks] == [first[:position]] * 2
+    sent = [each["body"] for each in visitor.requests(COMPLETE)]
+    assert [each["prompt"] for each in sent] == ["ROMEO:", "", ""]
+    assert sent[1]["state"] == sent[2]["state"]
 
 
 def test_streams_beyond_the_room_are_refused_in_words(visitor: Visitor) -> None:
@@ -188,7 +210,9 @@ def test_a_link_continues_exactly_there(visitor: Visitor, demo: httpx.Client) ->
     write(visitor, prompt="ROMEO:", seed=7, max_tokens=150)
     link = link_of(visitor)
     size = visitor.evaluate(f"import('/page/format.js').then(({{ bytes }}) => bytes({len(link)}))")
-    assert visitor.text(".lane .copied").endswith(f" continues from here ({size}).")
+    assert visitor.text(".lane .copied").endswith(
+        f" continues from here ({size}). It works only on this computer."
+    )
     address, _, fragment = link.partition("#")
     assert address == f"{visitor.url}/"
     visitor.open(f"#{fragment}")
@@ -232,15 +256,16 @@ def test_a_link_to_before_any_text_is_refused_in_words(visitor: Visitor) -> None
 CUT = "This link was cut or changed, so its memory cannot be read. Ask for it again."
 
 
-def test_a_changed_link_says_what_is_wrong(visitor: Visitor) -> None:
+def test_a_changed_link_says_what_is_wrong_and_its_text_starts_again(visitor: Visitor) -> None:
     visitor.open("#generate&model=shakespeare&state=AAAA&text=%3Cb%3Ehello")
     assert texts(visitor) == ["<b>hello"]
     problem = "document.querySelector('.lane .problem')"
     visitor.wait(f"!{problem}.hidden")
     assert visitor.text(".lane .problem") == CUT
-    visitor.evaluate(f"{problem}.textContent = ''")
-    visitor.click(".lane button", "Continue")
-    visitor.wait(f"{problem}.textContent === {json.dumps(CUT)}")
+    visitor.fill(max_tokens=20)
+    visitor.click(".lane button", "Start again from this text")
+    visitor.wait("requests.some(({ body }) => body.stream)")
+    wait_idle(visitor)
 
 
 def test_a_link_that_lost_its_state_says_so(visitor: Visitor) -> None:
@@ -280,3 +305,37 @@ def test_what_came_after_the_last_state_comes_again_after_a_break(
     text, broken, problem = visitor.evaluate(program)
     assert (broken, problem) == (True, "")
     assert text == completed(demo, "ROMEO:", 300, seed=7)
+
+
+_BROKEN_AND_REFUSED = """
+(async () => {
+  const { Api, ApiError, Unreachable } = await import("/page/api.js");
+  const { TextStream } = await import("/page/text_stream.js");
+  const api = new Api({ key: null }, () => {});
+  const stream = api.stream.bind(api);
+  let broken = false;
+  api.stream = async function* (...request) {
+    if (broken) throw new ApiError("unknown key", "state_unknown_key", 422);
+    for await (const event of stream(...request)) {
+      yield event;
+      broken = true;
+      throw new Unreachable();
+    }
+  };
+  const start = [{ at: 0, state: null, seed: 7 }];
+  const text = new TextStream(api, %s, "ROMEO:", start, 1000);
+  await text.run(300);
+  return [text.text, text.isRefused, text.problem];
+})()
+"""
+
+
+def test_a_text_stays_whole_if_the_server_refuses_its_state_after_a_break(
+    visitor: Visitor, demo: httpx.Client
+) -> None:
+    visitor.open()
+    text, refused, problem = visitor.evaluate(_BROKEN_AND_REFUSED % json.dumps(OPTIONS))
+    assert refused
+    assert problem.startswith("This text's state was made by a server with another key")
+    assert len(text) > len("ROMEO:")
+    assert completed(demo, "ROMEO:", 300, seed=7).startswith(text)

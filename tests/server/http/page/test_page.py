@@ -114,6 +114,25 @@ def test_no_panel_is_wider_than_the_screen(visitor: Visitor, width: int, tab: st
         visitor.page.call("Emulation.clearDeviceMetricsOverride")
 
 
+@pytest.mark.parametrize(("width", "height"), [(375, 740), (1280, 800)])
+def test_the_label_of_an_example_is_seen_without_scrolling(
+    visitor: Visitor, width: int, height: int
+) -> None:
+    visitor.page.call(
+        "Emulation.setDeviceMetricsOverride",
+        width=width, height=height, deviceScaleFactor=1, mobile=width < 600,
+    )  # fmt: skip
+    try:
+        visitor.open()
+        visitor.click("#classify-examples button", "Who wrote")
+        visitor.wait("document.querySelector('.bars .best')")
+        assert visitor.evaluate("scrollY") == 0
+        seen = "document.querySelector('.bars .best').getBoundingClientRect().bottom"
+        assert visitor.evaluate(seen) < height
+    finally:
+        visitor.page.call("Emulation.clearDeviceMetricsOverride")
+
+
 _AUDIT = """
 axe.run().then(({ violations }) => violations.map(({ id, nodes }) => [id, nodes[0].html]))
 """

@@ -16,6 +16,11 @@ from tests.support import save_random_model
 
 QUESTION = "How far is it from Denver to Aspen?"
 CLASSIFY, COMPLETE = "/v1/classify", "/v1/completions"
+# Characters that were read, and that would have been without states.
+SUMS = (
+    "[...document.querySelectorAll('#classify-wire dd > span:first-child')]"
+    ".map((one) => one.textContent)"
+)
 
 
 def classified(client: httpx.Client, text: str) -> dict[str, Any]:
@@ -78,31 +83,30 @@ def test_a_keystroke_sends_what_is_new_and_the_state_of_the_last_reply(visitor: 
     for before, after in pairwise(sent):
         assert after["body"]["state"] == before["reply"]["results"][0]["state"]
         assert after["body"]["more"]
-    shown = visitor.text("#classify-wire")
-    assert f"Characters read by the model{len(QUESTION)}If" in shown
-    assert f"If each request repeated the text{sum(range(len(QUESTION) + 1))}State" in shown
-    states = [each["body"]["state"] or "" for each in visitor.requests(CLASSIFY)]
-    words = f"import('/page/format.js').then(({{ bytes }}) => bytes({sum(map(len, states))}))"
-    assert f"States sent in place of old text{visitor.evaluate(words)}" in shown
-    assert visitor.text("#classify-wire .figure") == f"{len(QUESTION) - 1} characters"
+    assert visitor.evaluate(SUMS) == [str(len(QUESTION)), str(sum(range(len(QUESTION) + 1)))]
+    assert visitor.text("#classify-wire .figure") == "1 character"
+    assert f"instead of {len(QUESTION)}: the state" in visitor.text("#classify-wire .saved")
+    state = len(sent[-1]["reply"]["results"][0]["state"])
+    words = visitor.evaluate(f"import('/page/format.js').then(({{ bytes }}) => bytes({state}))")
+    assert visitor.text("#classify-wire .size") == (
+        f"The state is {words} as sent, whatever the length. "
+        f"It pays off in bytes once the text is longer; now it is {len(QUESTION)} B."
+    )
 
 
 def test_an_emptied_field_and_an_example_begin_anew(visitor: Visitor) -> None:
     visitor.open()
     read_text(visitor, "Who wrote")
     edit(visitor, "#classify-text", "")
-    visitor.wait("document.querySelector('#classify-wire .figure').textContent === '0 characters'")
-    assert "Characters read by the model0If" in visitor.text("#classify-wire")
+    visitor.wait("document.querySelector('#classify-wire .figure').textContent === '\u2013'")
+    assert visitor.evaluate(SUMS) == ["0", "0"]
     assert visitor.text("#classify-wire .log") == ""
     edit(visitor, "#classify-text", "Who?")
     visitor.wait("document.querySelector('#classify-wire .log').textContent")
     visitor.click("#classify-examples button", "Who wrote")
     visitor.wait("document.querySelector('#classify-summary').textContent.startsWith('human')")
     visitor.wait("document.querySelector('#classify-text').value === 'Who wrote Hamlet?'")
-    visitor.wait(
-        "document.querySelector('#classify-wire').textContent"
-        ".includes('Characters read by the model17If')"
-    )
+    visitor.wait(f"{SUMS}[0] === '17'")
 
 
 def test_the_state_of_a_long_text_is_as_small_as_that_of_a_short_one(visitor: Visitor) -> None:
@@ -118,9 +122,11 @@ def test_the_state_of_a_long_text_is_as_small_as_that_of_a_short_one(visitor: Vi
     sizes = [len(each["reply"]["results"][0]["state"]) for each in sent]
     assert max(sizes) - min(sizes) < 100
     assert max(sizes) < len(long) / 2
-    earlier = len(long + QUESTION) - len(sent[-1]["body"]["input"])
-    figure = json.dumps(f"{earlier:,} characters")
-    visitor.wait(f"document.querySelector('#classify-wire .figure').textContent === {figure}")
+    saved = f"instead of {len(long + QUESTION):,}: the state"
+    visitor.wait(f"document.querySelector('#classify-wire .saved').textContent.includes('{saved}')")
+    assert "would take more bytes each time" in visitor.text("#classify-wire .size")
+    field = "document.querySelector('#classify-text')"
+    assert visitor.evaluate(f"{field}.scrollTop + {field}.clientHeight + 2 > {field}.scrollHeight")
 
 
 def test_an_edit_before_the_end_restarts_from_the_nearest_state(
@@ -146,6 +152,39 @@ def test_going_back_to_a_beginning_sends_nothing(visitor: Visitor) -> None:
     edit(visitor, "#classify-text", "Who")
     visitor.wait("document.querySelector('#classify-wire .log').textContent.includes('kept here')")
     assert chunks(visitor) == before
+    assert visitor.text("#classify-wire .saved") == (
+        "0 characters instead of 3: the browser had kept the state of this point."
+    )
+
+
+_REFUSE_ENDS = """
+(() => {
+  const send = window.fetch;
+  window.fetch = async (path, options) => {
+    const { input, state } = JSON.parse(options?.body ?? "{}");
+    if (input !== "") return send(path, options);
+    window.refused = state;
+    const error = { code: "state_expired", message: "the state is too old" };
+    return new Response(JSON.stringify({ error }), { status: 410 });
+  };
+})()
+"""
+
+
+def test_the_end_of_a_text_whose_state_is_refused_is_read_from_its_beginning(
+    visitor: Visitor, demo: httpx.Client
+) -> None:
+    visitor.open()
+    visitor.evaluate(_REFUSE_ENDS)
+    edit(visitor, "#classify-text", QUESTION)
+    visitor.wait("requests.some(({ body, reply }) => reply && body.input && !body.more)")
+    label = classified(demo, QUESTION)["label"]
+    visitor.wait(f"document.querySelector('#classify-summary').textContent.startsWith('{label}')")
+    first, last = (each["body"] for each in visitor.requests(CLASSIFY))
+    assert visitor.evaluate("window.refused")
+    assert (first["input"], first["more"]) == (QUESTION, True)
+    assert (last["input"], last["state"], last["more"]) == (QUESTION, None, False)
+    assert visitor.evaluate("document.querySelector('#classify-problem').hidden")
 
 
 def test_blanks_alone_have_no_label_and_are_no_error(visitor: Visitor) -> None:
