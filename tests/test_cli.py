@@ -215,12 +215,12 @@ def test_settings_shows_a_value_of_the_environment_beside_its_default(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SRUSERVE_PORT", "9000")
-    monkeypatch.setenv("SRUSERVE_BURST", "16")
+    monkeypatch.setenv("SRUSERVE_BURST", "0")
     monkeypatch.setenv("SRUSERVE_MODELS", "/models")
     monkeypatch.setenv("SRUSERVE_STATE_KEYS", "ab" * 32)
     output = CliRunner().invoke(app, ["settings"]).output
     assert "SRUSERVE_PORT=9000   <- set here; the default is 8000\n" in output
-    assert "SRUSERVE_BURST=16\n" in output
+    assert "SRUSERVE_BURST=0\n" in output
     assert "SRUSERVE_MODELS=/models   <- set here; the default is unset\n" in output
     assert "SRUSERVE_STATE_KEYS=(a secret, not shown)   <- set here" in output
     assert "abab" not in output

@@ -25,7 +25,7 @@ QUEUE = 4
 @pytest.fixture
 def two(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
     """A server of two versions, whose engines report after every step."""
-    monkeypatch.setattr(engine_module, "_REPORT_SECONDS", 0.0)
+    monkeypatch.setattr(engine_module, "REPORT_SECONDS", 0.0)
     for version in (1, 2):
         save_version(tmp_path / "filled", version)
     settings: dict[str, Any] = {"models": tmp_path, "model_folders": (), "state_host_bytes": 0}

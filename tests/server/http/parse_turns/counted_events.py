@@ -51,8 +51,14 @@ class Counted:
     ) -> None:
         """Let all of it come within one turn. closed: and let the clients leave behind it."""
         assert self.loop is not None
-        gate = threading.Event()
-        self.loop.call_soon_threadsafe(gate.wait, 60)
+        held, gate = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            held.set()
+            gate.wait(60)
+
+        self.loop.call_soon_threadsafe(hold)
+        assert held.wait(60)  # else the loop would read the first of it in the turns before
         for each in connections:
             each.setblocking(False)
             assert each.send(data) > len(data) // 2
