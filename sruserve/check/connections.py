@@ -125,8 +125,8 @@ class Connections:
         )
         try:
             yield track
-        except CheckError:
-            if expired.is_set():
+        except CheckError as error:
+            if expired.is_set() or isinstance(error, _TimedOut):
                 raise late from None
             raise
         finally:
@@ -151,13 +151,17 @@ def read(response: HTTPResponse, request: str) -> bytes:
     return bytes(content)
 
 
+class _TimedOut(NoAnswer):
+    """A socket's own limit, which is the exchange's, came first."""
+
+
 @contextmanager
 def _failures(request: str) -> Iterator[None]:
     """Turn every failure of an exchange into an error of ours."""
     try:
         yield
     except TimeoutError:
-        raise NoAnswer(f"no reply to {request} in time; raise --timeout") from None
+        raise _TimedOut(f"no reply to {request} in time") from None
     except (OSError, HTTPException, ValueError) as error:
         kind = type(error).__name__
         raise NoAnswer(
