@@ -34,6 +34,9 @@ ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_SERVE_LOG_TO_STDERR": "0",
+    # Its proxy is replaced if it is not ready after 5 seconds, which a busy machine may need.
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
+    "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "60",
     "SRUSERVE_STATE_KEYS": KEYS,
     "SRUSERVE_LOG_LEVEL": "info",
     "SRUSERVE_LOG_FORMAT": "json",

@@ -6,7 +6,7 @@ import select
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
@@ -157,27 +157,35 @@ def in_records_of_a_byte(connection: socket.socket, client: HandTls, is_frame: b
 BEGINNINGS = pytest.mark.parametrize("is_frame", [False, True], ids=["body", "frame"])
 
 
+def until_clients_have_left(running: Running) -> None:
+    """Wait until only the connection of the fixture's own client is open."""
+    client, application = running
+    client.get("/livez")
+    until(lambda: application.connections.open == 1)
+    assert application.intake.budget.used == 0
+
+
 @BEGINNINGS
 def test_bytes_that_wait_to_be_decrypted_count(
     encrypted: Running, authority: Authority, monkeypatch: pytest.MonkeyPatch, is_frame: bool
 ) -> None:
     budget = encrypted[1].intake.budget
-    until(lambda: budget.used == 0)
-    go_on: list[Callable[[], object]] = []
+    until_clients_have_left(encrypted)
+    held: list[tuple[asyncio.AbstractEventLoop, TlsTransport]] = []
     parse_more = TlsTransport.parse_more
 
     def hold(transport: TlsTransport) -> None:
-        loop = asyncio.get_running_loop()
-        go_on.append(lambda: loop.call_soon_threadsafe(parse_more, transport))
+        held.append((asyncio.get_running_loop(), transport))
 
     monkeypatch.setattr(TlsTransport, "parse_more", hold)
     with silent(encrypted[0]) as connection:
         client = HandTls(connection, context(authority))
         connection.sendall(in_records_of_a_byte(connection, client, is_frame))
-        until(lambda: budget.used > 0 and bool(go_on))
+        until(lambda: budget.used > 0 and bool(held))
         monkeypatch.undo()
-        go_on.pop()()
-    until(lambda: budget.used == 0)
+        ((loop, transport),) = held
+        loop.call_soon_threadsafe(parse_more, transport)
+    until_clients_have_left(encrypted)
 
 
 @BEGINNINGS
@@ -185,7 +193,7 @@ def test_bytes_that_find_no_room_to_wait_are_refused_with_an_answer(
     encrypted: Running, authority: Authority, is_frame: bool
 ) -> None:
     budget = encrypted[1].intake.budget
-    until(lambda: budget.used == 0)
+    until_clients_have_left(encrypted)
     with silent(encrypted[0]) as connection:
         client = HandTls(connection, context(authority))
         records, reply = in_records_of_a_byte(connection, client, is_frame), b""
@@ -193,7 +201,7 @@ def test_bytes_that_find_no_room_to_wait_are_refused_with_an_answer(
             send(connection, records)
             while b"overloaded" not in reply:
                 reply += client.receive()
-    until(lambda: budget.used == 0)
+    until_clients_have_left(encrypted)
 
 
 def test_a_slow_request_is_refused(few: Running, authority: Authority) -> None:
