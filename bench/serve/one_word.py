@@ -10,6 +10,7 @@ _PAGE = b"<!doctype html><html lang=en><title>-</title><link rel=icon href=data:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    wbufsize = -1  # head and body in one packet: a second one waits 40 ms for an acknowledgement
 
     def do_GET(self) -> None:
         self.send_response(200)

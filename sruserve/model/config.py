@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -34,6 +35,7 @@ _SHOWN = 8  # problems in a message
 _LARGEST_FILE = 4 << 20  # bytes: more than 100,000 labels
 _LONGEST_LABEL = 256  # bytes
 _LABEL_NUMBER = 64  # bytes of a label that count as one number of a reply
+_LONGEST_DESCRIPTION = 300  # characters
 _LARGEST_STATE = 1 << 30  # bytes, of one stream
 _WIDEST_ROW = 1 << 16  # numbers: 4,096 rows of a step are 1 GiB
 _ARCHITECTURES: dict[Task, str] = {
@@ -64,6 +66,20 @@ def is_translation(content: bytes) -> bool:
     return bool(_Format.model_validate_json(content).task == "translate")
 
 
+def _check_description(text: str) -> str:
+    """Return a description, or raise ValueError: it is shown as one line."""
+    if not text.isprintable() or not text.strip():
+        raise ValueError("must be one line of text, without control characters")
+    if len(text) > _LONGEST_DESCRIPTION:
+        raise ValueError(
+            f"has {len(text):,} characters; the limit is {_LONGEST_DESCRIPTION}: shorten it"
+        )
+    return text
+
+
+Description = Annotated[str, AfterValidator(_check_description)]
+
+
 class ModelConfig(BaseModel):
     """A complete network: its embedding, its recurrent stack, its head and its task."""
 
@@ -74,6 +90,9 @@ class ModelConfig(BaseModel):
     architectures: Annotated[tuple[str, ...], Field(fail_fast=True)]
     model_type: str = Field("sru", description="The family of its recurrent layers.")
     task: Task
+    description: Description | None = Field(
+        None, description="What the model does, in a sentence for people; changes no result."
+    )
     dtype: DType = Field("float32", description="Compute dtype unless the operator sets another.")
     weights: Literal["int8"] | None = Field(
         None, description="int8: large weights are stored so, with scales; None: as floats."

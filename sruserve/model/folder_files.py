@@ -127,7 +127,7 @@ def model_digest(
 
     vocabulary: contents by file name.
     """
-    maths = set(type(config).model_fields) - {"architectures", "dtype", "id2label"}
+    maths = set(type(config).model_fields) - {"architectures", "description", "dtype", "id2label"}
     described = config.model_dump(mode="json", include=maths, exclude_defaults=True)
     digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode())
     for name in sorted(tensors):

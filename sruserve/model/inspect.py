@@ -18,6 +18,7 @@ def facts(model: Model) -> dict[str, str]:
     rows = {
         "model": _name(model),
         "task": model.config.task,
+        **({"description": model.config.description} if model.config.description else {}),
         "type": f"{model.config.model_type} ({', '.join(model.config.architectures)})",
         "stack": f"{layers}, {rnn.input_size} → {rnn.output_size}, {arrows}",
         "options": ", ".join(_options(model)) or "defaults",

@@ -19,6 +19,7 @@ from sruserve.model.errors import (
 from sruserve.model.folder import compute_dtype, load_model, save_model
 from sruserve.model.folder_files import model_digest
 from sruserve.model.heads.config import HeadConfig
+from sruserve.model.inspect import facts
 from sruserve.model.names import Task
 from tests.support import PRINTABLE, random_config, random_tensors, save_random_model
 
@@ -98,6 +99,36 @@ def test_labels_may_be_renamed(tmp_path: Path) -> None:
     config["id2label"] = {"0": "good", "1": "bad"}
     (path / "config.json").write_text(json.dumps(config))
     assert load_model(path).labels == ("good", "bad")
+
+
+def describe(path: Path, description: str) -> None:
+    """Put a description into the config of a model folder."""
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**config, "description": description}))
+
+
+def test_a_description_may_be_added_and_changes_no_digest(folder: Path) -> None:
+    assert "description" not in json.loads((folder / "config.json").read_text())
+    digest = load_model(folder).digest
+    describe(folder, "Writes what it saw.")
+    model = load_model(folder)
+    assert model.digest == digest
+    assert facts(model)["description"] == "Writes what it saw."
+
+
+@pytest.mark.parametrize(
+    ("description", "problem"),
+    [
+        ("é" * 301, "description: .*has 301 characters; the limit is 300: shorten it"),
+        ("two\nlines", "description: .*one line of text, without control characters"),
+        ("\x1b[2J", "description: .*one line of text"),
+        (" ", "description: .*one line of text"),
+    ],
+)
+def test_a_description_is_one_short_line(folder: Path, description: str, problem: str) -> None:
+    describe(folder, description)
+    with pytest.raises(ConfigError, match=problem):
+        load_model(folder)
 
 
 @pytest.mark.parametrize("task", ["classify", "pair", "tag"])

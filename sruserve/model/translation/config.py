@@ -13,7 +13,7 @@ from pydantic import (
     model_validator,
 )
 
-from sruserve.model.config import check_format, explain, read_config_file
+from sruserve.model.config import Description, check_format, explain, read_config_file
 from sruserve.model.config import is_translation as describes_translation
 from sruserve.model.errors import ConfigError
 from sruserve.model.translation.recurrent_config import RecurrentConfig
@@ -64,6 +64,7 @@ class TranslationConfig(BaseModel):
     format_version: PositiveInt = Field(1, exclude=True)
     architectures: Annotated[tuple[str, ...], Field(fail_fast=True)]
     task: Literal["translate"] = "translate"
+    description: Description | None = Field(None, description="As in `ModelConfig`.")
     dtype: Literal["float32"] = Field("float32", description="Compute dtype.")
     source: SideConfig
     target: SideConfig

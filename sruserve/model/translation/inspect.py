@@ -25,6 +25,7 @@ def translation_facts(model: TranslationModel) -> dict[str, str]:
     rows = {
         "model": model.name,
         "task": config.task,
+        **({"description": config.description} if config.description else {}),
         "type": f"{kind} ({', '.join(config.architectures)})",
         "layers": f"{sides}, {width}",
         "parameters": f"{model.parameters:,}",

@@ -49,6 +49,7 @@ def _describe(lifecycle: Lifecycle, model_id: str, served: Served) -> replies.Mo
         created=lifecycle.started_at,
         version=served.version,
         task=served.task,
+        description=model.config.description or "",
         digest=model.digest,
         dtype=model.dtype,
         streams=served.not_streamable_because is None,

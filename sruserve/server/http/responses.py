@@ -411,6 +411,10 @@ class ModelInfo(BaseModel):
         description="Task of the model: `classify`, `pair`, `tag`, `regress`, `answer`, `encode`, "
         "`generate` or `translate`."
     )
+    description: str = Field(
+        description="What the model does, as `config.json` says; plain text of at most 300 "
+        "characters, empty without one."
+    )
     digest: str = Field(
         description="SHA-256 of its weights, maths and vocabulary; states are bound to it."
     )

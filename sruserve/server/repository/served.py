@@ -24,6 +24,8 @@ class TaskConfig(Protocol):
 
     @property
     def task(self) -> str: ...
+    @property
+    def description(self) -> str | None: ...
 
 
 class LoadedModel(Protocol):

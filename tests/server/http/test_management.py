@@ -25,6 +25,7 @@ def test_models_are_listed_with_what_a_client_needs(client: httpx.Client) -> Non
     assert question["state_bytes"] == 2 * 24 * 4
     assert re.fullmatch("[0-9a-f]{64}", question["digest"])
     assert len(question["labels"]) == 6
+    assert question["description"] == ""
     assert not by_id["whole"]["streams"]
     assert client.get("/v1/models/question").json() == question
 

@@ -58,7 +58,7 @@ export class Generate {
     const { prompt } = this.form.elements;
     if (!prompt.value) prompt.value = prompt.defaultValue;
     if (!this.form.reportValidity() || !this.#hasRoom(1 + FORKS)) return;
-    say(this.story, "First, the model writes a text. The page keeps its state at many points.");
+    say(this.story, "1 of 2: The model writes. Its state comes with the text, and the page keeps many.");
     const { lane, written } = this.#begin();
     await written;
     const { length } = lane.stream.text;
@@ -71,10 +71,12 @@ export class Generate {
     const position = at || middle;
     lane.choose(position);
     const isForked = await this.#fork(lane, position);
-    const size = at ? ` of ${bytes(state.length)}` : "";
+    const from = at
+      ? `a copy of the same state of ${bytes(state.length)}. The text before it was not sent again. `
+      : "a copy of the same state. ";
     const sentence =
-      `Now two more go on from character ${position}, each from a copy of the same state${size}. ` +
-      "Go back in any of the three, or hand on its link.";
+      `2 of 2: Two more go on from character ${position}, each from ${from}` +
+      "Go back with a slider, or hand on a text by its link.";
     say(this.story, isForked ? sentence : "");
     this.story.scrollIntoView({ behavior: prefersStillness() ? "auto" : "smooth" });
   }

@@ -132,8 +132,8 @@ export class Lane {
         ? "Start again from this text"
         : this.#position === null
           ? "Continue"
-          : "Continue from here";
-    this.forkButton.textContent = this.#position === null ? "Fork" : "Fork from here";
+          : "Continue here";
+    this.forkButton.textContent = this.#position === null ? "Fork" : "Fork here";
     const last = this.stream.checkpoints.at(-1).state;
     this.status.textContent = running ? "writing" : last ? `state ${bytes(last.length)} as sent` : "";
     this.element.classList.toggle("running", running);

@@ -40,11 +40,11 @@ export function startModels(api) {
 function row(model, last, now) {
   const { rate, p99 } = busy(model.id.split("@")[0], last, now);
   const cells = [
-    element("th", { scope: "row" }, model.id),
+    element("th", { scope: "row" }, model.id, " ", element("small", {}, model.description)),
     cell("Task", model.task),
     cell("Version", model.version),
     cell("Computes in", model.dtype),
-    cell("State in memory", model.streams ? bytes(model.state_bytes) : "reads whole inputs"),
+    cell("State", model.streams ? bytes(model.state_bytes) : "reads whole inputs"),
     cell("Requests/s", Number.isFinite(rate) ? rate.toFixed(1) : "–"),
     cell("p99", duration(p99)),
   ];

@@ -102,8 +102,8 @@ export class Strip {
     const { size } = view.entries[0];
     this.canvas.style.setProperty("--bands", view.entries.length);
     this.caption.textContent =
-      `Each column is the whole memory at one moment: ${view.entries.length} bands of ${size} ` +
-      `numbers, ${bytes(view.state_bytes)} in memory, whatever the text's length.`;
+      `Each column is the whole state at one moment: ${view.entries.length} bands of ${size} ` +
+      `numbers, ${bytes(view.state_bytes)} in memory, however long the text.`;
     this.#draw();
   }
 

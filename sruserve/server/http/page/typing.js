@@ -140,9 +140,15 @@ export class Typing {
   }
 }
 
-/** Fill the list of models; one alone needs no choice. */
+/** Fill the list of models, and say below it what the chosen one does; one alone needs no choice. */
 export function modelPicker(picker, models) {
   picker.append(...models.map(({ id }) => element("option", { value: id }, id)));
-  picker.closest("label").hidden = models.length < 2;
+  const choice = picker.closest("label");
+  choice.hidden = models.length < 2;
+  const about = element("p", { class: "quiet about" });
+  const describe = () => say(about, models.find(({ id }) => id === picker.value).description);
+  picker.addEventListener("change", describe);
+  choice.after(about);
+  describe();
   return picker;
 }

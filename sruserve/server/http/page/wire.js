@@ -78,10 +78,10 @@ export class Wire {
 
 /** Bytes compared with bytes: those of a state as it is sent, and those of the text. */
 function inBytes(state, text) {
-  const size = `The state is ${bytes(state)} as sent, whatever the length. `;
+  const size = `The state is ${bytes(state)} as sent, however long the text. `;
   return state < text
     ? `${size}The text is ${bytes(text)}: it would take more bytes each time.`
-    : `${size}It pays off in bytes once the text is longer; now it is ${bytes(text)}.`;
+    : `${size}The text is ${bytes(text)} so far: a longer one would take more bytes than its state.`;
 }
 
 function characterCount(text) {
@@ -99,7 +99,7 @@ function line(chunk, sent, received) {
     "li",
     {},
     element("code", {}, shown.replaceAll(" ", "\u2423").replaceAll("\n", "\u23ce")),
-    element("span", {}, `${bytes(byteLength(chunk))}${sent ? ` + state ${bytes(sent.length)}` : ""}`),
+    element("span", {}, `→ ${bytes(byteLength(chunk))}${sent ? ` + state ${bytes(sent.length)}` : ""}`),
     element("span", { class: "back" }, `← state ${bytes(received.length)}`),
   );
 }

@@ -82,7 +82,7 @@ def main() -> None:
         write(visitor, prompt="ROMEO:", seed=7, max_tokens=300)
         wait_drawn(visitor, 305)
         go_back(visitor, 121)
-        visitor.click(".lane button", "Fork from here")
+        visitor.click(".lane button", "Fork here")
         wait_idle(visitor, 3)
         wait_drawn(visitor, 420)
         _take(visitor, "page-generate.png", 1120)

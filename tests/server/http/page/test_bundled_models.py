@@ -61,6 +61,32 @@ def test_another_classifier_brings_its_labels_and_examples_and_reads_the_text(
     assert visitor.requests("/v1/classify")[-1]["reply"]["results"][0]["scores"] == whole["scores"]
 
 
+def test_the_chosen_model_is_described(bundled: tuple[Visitor, httpx.Client]) -> None:
+    visitor, client = bundled
+    models = {each["id"]: each for each in client.get("/v1/models").json()["data"]}
+    assert all(each["description"] for each in models.values())
+    visitor.open()
+    assert visitor.text("#classify .about") == models["question-type"]["description"]
+    choose(visitor, "sentiment")
+    assert visitor.text("#classify .about") == models["sentiment"]["description"]
+    assert visitor.text("#generate .about") == models["shakespeare"]["description"]
+
+
+def test_a_description_is_text_and_never_markup(bundled: tuple[Visitor, httpx.Client]) -> None:
+    visitor, _ = bundled
+    visitor.open()
+    shown = visitor.evaluate("""
+    import("/page/typing.js").then(({ modelPicker }) => {
+      const label = document.createElement("label");
+      document.body.append(label);
+      const picker = label.appendChild(document.createElement("select"));
+      modelPicker(picker, [{ id: "one", description: "<b>bold</b>" }]);
+      return [label.nextSibling.textContent, label.nextSibling.children.length];
+    })
+    """)
+    assert shown == ["<b>bold</b>", 0]
+
+
 def test_another_model_begins_the_sums_anew(bundled: tuple[Visitor, httpx.Client]) -> None:
     visitor, _ = bundled
     visitor.open()

@@ -84,7 +84,7 @@ def test_a_seed_gives_the_text_of_the_api(visitor: Visitor, demo: httpx.Client) 
         "return canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data"
         ".some((value) => value > 0); })()"
     )
-    caption = "6 bands of 384 numbers, 9.2 kB in memory, whatever the text's length."
+    caption = "6 bands of 384 numbers, 9.2 kB in memory, however long the text."
     visitor.wait(f"document.querySelector('.caption').textContent.endsWith({json.dumps(caption)})")
     assert visitor.text(".lane .status").endswith("kB as sent")
 
@@ -111,7 +111,7 @@ def test_forks_run_side_by_side_from_the_same_point(visitor: Visitor, demo: http
     visitor.open()
     write(visitor, prompt="ROMEO:", seed=7, max_tokens=200)
     go_back(visitor, 101)
-    visitor.click(".lane button", "Fork from here")
+    visitor.click(".lane button", "Fork here")
     wait_idle(visitor, 3)
     first, *forks = texts(visitor)
     assert first == completed(demo, "ROMEO:", 200, seed=7)
@@ -131,7 +131,7 @@ def test_the_first_button_shows_a_text_that_is_forked(visitor: Visitor) -> None:
     visitor.fill(max_tokens=60)
     visitor.click("#try")
     wait_idle(visitor, 3)
-    visitor.wait("document.querySelector('#generate-story').textContent.startsWith('Now two')")
+    visitor.wait("document.querySelector('#generate-story').textContent.startsWith('2 of 2')")
     wait_idle(visitor, 3)
     assert not visitor.evaluate("document.querySelector('#generate').hidden")
     position = int(
@@ -167,7 +167,7 @@ def test_a_text_goes_back_to_any_character_and_continues_as_before(visitor: Visi
         go_back(visitor, position)
         assert visitor.text(".lane output") == f"character {position} of {len(text)}"
         visitor.fill(max_tokens=len(text) - position)
-        visitor.click(".lane button", "Continue from here")
+        visitor.click(".lane button", "Continue here")
         wait_idle(visitor)
         assert texts(visitor) == [text]
 

@@ -88,7 +88,9 @@ def test_models_show_their_state_and_what_they_do_now(visitor: Visitor, demo: ht
     visitor.open("#models")
     visitor.wait("document.querySelectorAll('#models-rows tr').length === 2")
     row = "[...document.querySelector('#models-rows tr').children].map((cell) => cell.textContent)"
-    assert visitor.evaluate(row)[:5] == ["question-type", "classify", "1", "float32", "1.5 kB"]
+    name, *facts = visitor.evaluate(row)[:5]
+    assert name.startswith("question-type Says what a question asks for")
+    assert facts == ["classify", "1", "float32", "1.5 kB"]
 
     def busy() -> list[str]:
         demo.post("/v1/classify", json={"model": "question-type", "input": "Who?"})
@@ -131,6 +133,26 @@ def test_the_label_of_an_example_is_seen_without_scrolling(
         assert visitor.evaluate(seen) < height
     finally:
         visitor.page.call("Emulation.clearDeviceMetricsOverride")
+
+
+def test_the_first_paint_needs_three_fonts_and_waits_for_no_file(visitor: Visitor) -> None:
+    visitor.open()
+    fonts = """
+    (() => {
+      const seen = [...document.querySelectorAll(".top *, h1, .lead, .lead *, #try")];
+      const font = ({ fontSize, fontWeight }) => `${fontSize} ${fontWeight}`;
+      return [...new Set(seen.map((one) => font(getComputedStyle(one))))];
+    })()
+    """
+    assert len(visitor.evaluate(fonts)) <= 3
+    early = """
+    (() => {
+      const { startTime: paint } = performance.getEntriesByName("first-contentful-paint")[0];
+      const files = performance.getEntriesByType("resource");
+      return files.filter(({ startTime }) => startTime < paint).map(({ name }) => name);
+    })()
+    """
+    assert visitor.evaluate(early) == []
 
 
 _AUDIT = """

@@ -89,8 +89,8 @@ def test_a_keystroke_sends_what_is_new_and_the_state_of_the_last_reply(visitor: 
     state = len(sent[-1]["reply"]["results"][0]["state"])
     words = visitor.evaluate(f"import('/page/format.js').then(({{ bytes }}) => bytes({state}))")
     assert visitor.text("#classify-wire .size") == (
-        f"The state is {words} as sent, whatever the length. "
-        f"It pays off in bytes once the text is longer; now it is {len(QUESTION)} B."
+        f"The state is {words} as sent, however long the text. "
+        f"The text is {len(QUESTION)} B so far: a longer one would take more bytes than its state."
     )
 
 
