@@ -3,9 +3,8 @@
 import ast
 import re
 import sys
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 from sruserve.model.cells import FAMILIES
 
@@ -14,6 +13,7 @@ LAYERS = ("kernels", "model", "export", "server")
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
+@cache
 def imported(path: Path) -> set[str]:
     """All imports of a file, also inside functions."""
     names = set()
@@ -31,27 +31,29 @@ def own(path: Path) -> set[str]:
     return {name for name in imported(path) if name.startswith("sruserve.")}
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_imports_point_from_server_to_export_to_model_to_kernels(path: Path) -> None:
-    layer = path.relative_to(PACKAGE).parts[0]
-    if layer not in LAYERS:
-        return
-    allowed = LAYERS[: LAYERS.index(layer) + 1]
-    for name in own(path):
-        assert name.split(".")[1] in (*allowed, "__version__"), f"{path} imports {name}"
+def test_imports_point_from_server_to_export_to_model_to_kernels() -> None:
+    for path in FILES:
+        layer = path.relative_to(PACKAGE).parts[0]
+        if layer not in LAYERS:
+            continue
+        allowed = LAYERS[: LAYERS.index(layer) + 1]
+        for name in own(path):
+            assert name.split(".")[1] in (*allowed, "__version__"), f"{path} imports {name}"
 
 
 TRACING = sorted((PACKAGE / "tracing").rglob("*.py"))
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_tracing_knows_models_alone_and_only_the_package_itself_knows_tracing(path: Path) -> None:
-    for name in own(path):
-        if path in TRACING:
-            assert name.split(".")[1] in ("kernels", "model", "tracing"), f"{path} imports {name}"
-        else:
-            known = path == PACKAGE / "__init__.py"
-            assert known or name.split(".")[1] != "tracing", f"{path} imports {name}"
+def test_tracing_knows_models_alone_and_only_the_package_itself_knows_tracing() -> None:
+    for path in FILES:
+        for name in own(path):
+            if path in TRACING:
+                assert name.split(".")[1] in ("kernels", "model", "tracing"), (
+                    f"{path} imports {name}"
+                )
+            else:
+                known = path == PACKAGE / "__init__.py"
+                assert known or name.split(".")[1] != "tracing", f"{path} imports {name}"
 
 
 # The examination of servers: each part imports from those above it, and none from its own line.
@@ -69,36 +71,30 @@ CHECK_PARTS = (
 CHECK = sorted((PACKAGE / "check").rglob("*.py"))
 
 
-@pytest.mark.parametrize("path", CHECK, ids=lambda path: str(path.relative_to(PACKAGE / "check")))
-def test_the_examination_of_servers_imports_in_one_direction_and_knows_no_server(
-    path: Path,
-) -> None:
+def test_the_examination_of_servers_imports_in_one_direction_and_knows_no_server() -> None:
     lines = {part: line for line, parts in enumerate(CHECK_PARTS) for part in parts}
-    part = path.relative_to(PACKAGE / "check").parts[0].removesuffix(".py")
-    for name in imported(path):
-        top, *rest = name.split(".")
-        if top != "sruserve":
-            assert top in {"rich", *sys.stdlib_module_names}, f"{path} imports {name}"
-        elif name != "sruserve.model.errors.printable":
-            assert rest[0] == "check", f"{path} imports {name}"
-            assert part == rest[1] or lines[rest[1]] < lines[part], f"{path} imports {name}"
+    for path in CHECK:
+        part = path.relative_to(PACKAGE / "check").parts[0].removesuffix(".py")
+        for name in imported(path):
+            top, *rest = name.split(".")
+            if top != "sruserve":
+                assert top in {"rich", *sys.stdlib_module_names}, f"{path} imports {name}"
+            elif name != "sruserve.model.errors.printable":
+                assert rest[0] == "check", f"{path} imports {name}"
+                assert part == rest[1] or lines[rest[1]] < lines[part], f"{path} imports {name}"
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_only_its_command_knows_the_examination_of_servers(path: Path) -> None:
-    if path not in CHECK and path != PACKAGE / "cli_check.py":
-        assert not any(name.split(".")[1] == "check" for name in own(path)), path
+def test_only_its_command_knows_the_examination_of_servers() -> None:
+    for path in FILES:
+        if path not in CHECK and path != PACKAGE / "cli_check.py":
+            assert not any(name.split(".")[1] == "check" for name in own(path)), path
 
 
-@pytest.mark.parametrize(
-    "path",
-    sorted((PACKAGE / "compression").rglob("*.py")),
-    ids=lambda path: str(path.relative_to(PACKAGE)),
-)
-def test_compression_knows_models_and_no_server(path: Path) -> None:
-    for name in own(path):
-        allowed = ("kernels", "model", "compression", "__version__")
-        assert name.split(".")[1] in allowed, f"{path} imports {name}"
+def test_compression_knows_models_and_no_server() -> None:
+    for path in sorted((PACKAGE / "compression").rglob("*.py")):
+        for name in own(path):
+            allowed = ("kernels", "model", "compression", "__version__")
+            assert name.split(".")[1] in allowed, f"{path} imports {name}"
 
 
 # The rooms of the server: each imports from those above it, and none from its own line.
@@ -140,70 +136,69 @@ BELOW_THE_API = {room for line in ROOMS[: ROOMS.index(("http",))] for room in li
 API = sorted((PACKAGE / "api").rglob("*.py"))
 
 
-@pytest.mark.parametrize("path", API, ids=lambda path: path.name)
-def test_the_api_knows_tasks_and_models_but_no_protocol(path: Path) -> None:
-    for name in own(path):
-        _, layer, *rest = name.split(".")
-        assert layer in ("api", "model", "server"), f"{path} imports {name}"
-        assert layer != "server" or rest[0] in BELOW_THE_API, f"{path} imports {name}"
-    assert not re.search(r"\bhttp", path.read_text(), re.IGNORECASE)
+def test_the_api_knows_tasks_and_models_but_no_protocol() -> None:
+    for path in API:
+        for name in own(path):
+            _, layer, *rest = name.split(".")
+            assert layer in ("api", "model", "server"), f"{path} imports {name}"
+            assert layer != "server" or rest[0] in BELOW_THE_API, f"{path} imports {name}"
+        assert not re.search(r"\bhttp", path.read_text(), re.IGNORECASE), path
 
 
 BATCH = sorted((PACKAGE / "batch").rglob("*.py"))
 
 
-@pytest.mark.parametrize("path", BATCH, ids=lambda path: path.name)
-def test_batches_know_the_api_and_tasks_but_no_protocol(path: Path) -> None:
-    for name in own(path):
-        _, layer, *rest = name.split(".")
-        assert layer in ("api", "batch", "model", "server"), f"{path} imports {name}"
-        assert layer != "server" or rest[0] in BELOW_THE_API, f"{path} imports {name}"
+def test_batches_know_the_api_and_tasks_but_no_protocol() -> None:
+    for path in BATCH:
+        for name in own(path):
+            _, layer, *rest = name.split(".")
+            assert layer in ("api", "batch", "model", "server"), f"{path} imports {name}"
+            assert layer != "server" or rest[0] in BELOW_THE_API, f"{path} imports {name}"
 
 
 SERVER = sorted((PACKAGE / "server").rglob("*.py"))
 
 
-@pytest.mark.parametrize("path", SERVER, ids=lambda path: str(path.relative_to(PACKAGE / "server")))
-def test_rooms_of_the_server_import_in_one_direction(path: Path) -> None:
+def test_rooms_of_the_server_import_in_one_direction() -> None:
     lines = {room: line for line, rooms in enumerate(ROOMS) for room in rooms}
-    room = path.relative_to(PACKAGE / "server").parts[0].removesuffix(".py")
-    if room == "__init__":
-        return
-    for name in own(path):
-        _, layer, *rest = name.split(".")
-        if layer == "server" and rest[0] != room:
-            assert lines[rest[0]] < lines[room], f"{path} imports {name}"
+    for path in SERVER:
+        room = path.relative_to(PACKAGE / "server").parts[0].removesuffix(".py")
+        if room == "__init__":
+            continue
+        for name in own(path):
+            _, layer, *rest = name.split(".")
+            if layer == "server" and rest[0] != room:
+                assert lines[rest[0]] < lines[room], f"{path} imports {name}"
 
 
-@pytest.mark.parametrize(
-    "path",
-    [path for path in FILES if "server" in path.parts or path.name.startswith("cli")],
-    ids=lambda path: str(path.relative_to(PACKAGE)),
-)
-def test_neither_the_server_nor_the_command_line_knows_a_family(path: Path) -> None:
+def test_neither_the_server_nor_the_command_line_knows_a_family() -> None:
     names = FAMILIES.keys() - {"rnn"}  # what a config calls any stack
     families = "|".join([*names, "sru\\+\\+", "olrn", "sru[a-z]*layer"])
-    assert not re.search(rf"(?<![\w-])({families})(?![\w-])", path.read_text(), re.IGNORECASE)
+    word = re.compile(rf"(?<![\w-])({families})(?![\w-])", re.IGNORECASE)
+    for path in [path for path in FILES if "server" in path.parts or path.name.startswith("cli")]:
+        assert not word.search(path.read_text()), path
 
 
 KERNELS = sorted((PACKAGE / "kernels").rglob("*.py"))
 
 
-@pytest.mark.parametrize("path", KERNELS, ids=lambda path: path.name)
-def test_kernels_import_nothing_but_torch_triton_and_the_standard_library(path: Path) -> None:
-    for name in imported(path):
-        outside = name.split(".")[0] in {"torch", "triton", *sys.stdlib_module_names}
-        assert outside or f"{name}.".startswith("sruserve.kernels."), f"{path} imports {name}"
-    assert "numpy" not in path.read_text()
+def test_kernels_import_nothing_but_torch_triton_and_the_standard_library() -> None:
+    for path in KERNELS:
+        for name in imported(path):
+            outside = name.split(".")[0] in {"torch", "triton", *sys.stdlib_module_names}
+            assert outside or f"{name}.".startswith("sruserve.kernels."), f"{path} imports {name}"
+        assert "numpy" not in path.read_text(), path
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_only_the_triton_kernels_import_triton(path: Path) -> None:
+def test_only_the_triton_kernels_import_triton() -> None:
     """A server without a GPU must run without Triton, so nothing else imports it."""
-    if path.parent == PACKAGE / "kernels/triton":
-        return
-    assert not any(name.split(".")[0] == "triton" for name in imported(path)), path
-    top = ast.parse(path.read_text()).body
-    names = {node.module for node in top if isinstance(node, ast.ImportFrom) and node.module}
-    kernels = {name for name in names if ".kernels.triton" in name and not name.endswith(".tiles")}
-    assert not kernels, f"{path} imports a kernel at its top"
+    for path in FILES:
+        if path.parent == PACKAGE / "kernels/triton":
+            continue
+        assert not any(name.split(".")[0] == "triton" for name in imported(path)), path
+        top = ast.parse(path.read_text()).body
+        names = {node.module for node in top if isinstance(node, ast.ImportFrom) and node.module}
+        kernels = {
+            name for name in names if ".kernels.triton" in name and not name.endswith(".tiles")
+        }
+        assert not kernels, f"{path} imports a kernel at its top"

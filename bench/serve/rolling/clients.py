@@ -12,10 +12,11 @@ from tritonclient.grpc.aio import InferenceServerClient
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
+from bench.serve import models
 from bench.serve.rolling.cluster import Cluster
 from bench.serve.soak.http_client import Http
 
-CLASSIFIER, LANGUAGE_MODEL = "question-type", "shakespeare"
+CLASSIFIER, LANGUAGE_MODEL = models.CLASSIFIER.name, models.LANGUAGE_MODEL.name
 QUESTION = "How far is it from Denver to Aspen ?"
 PROMPT = "ROMEO:"
 _SHORT, _LONG = 20, 400  # tokens of a request

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from bench.report.machine import ROOT
+from bench.serve.models import CLASSIFIER, LANGUAGE_MODEL
 from bench.serve.processes import free_port
 from bench.serve.rolling import replica
 
@@ -76,6 +77,7 @@ class Cluster:
         self._folder = folder
         self._redis_port, self.port, self.grpc_port = free_port(), free_port(), free_port()
         settings = {
+            "model_folders": (CLASSIFIER, LANGUAGE_MODEL),
             "threads": threads,
             "drain_seconds": drain_seconds,
             "state_keys": STATE_KEY,

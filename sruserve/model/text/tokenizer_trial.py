@@ -11,7 +11,9 @@ import os
 import subprocess
 import sys
 import time
+from collections import OrderedDict
 from collections.abc import Iterator
+from hashlib import sha256
 from typing import Any
 
 from sruserve.model.errors import FolderError, ModelError, TextError
@@ -25,6 +27,9 @@ _SMALL_BYTES = 1 << 20
 _MAX_TRIALS = 4096  # texts
 _REFUSED = 3  # exit code: the file is refused, and the reason is printed
 _SOURCE = "<tokenizer>"
+# Digests of files that have passed, and their limits: versions of a model have the same tokenizer.
+_passed: OrderedDict[tuple[bytes, int, int, float], None] = OrderedDict()
+_MAX_PASSED = 1024
 
 
 def check_tokenizer(
@@ -41,6 +46,17 @@ def check_tokenizer(
     """
     if is_plain(content):
         return
+    key = sha256(content).digest(), seconds, memory_bytes, load_seconds
+    if key not in _passed:
+        _try(content, source, seconds, memory_bytes, load_seconds)
+        _passed[key] = None
+        if len(_passed) > _MAX_PASSED:
+            _passed.popitem(last=False)
+
+
+def _try(
+    content: bytes, source: object, seconds: int, memory_bytes: int, load_seconds: float
+) -> None:
     limits = map(str, (seconds, memory_bytes, load_seconds))
     command = [sys.executable, "-P", "-m", __name__, *limits]
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS"), "1")

@@ -56,6 +56,28 @@ def test_a_lower_limit_that_the_process_has_inherited_stays(tmp_path: Path) -> N
     assert (trial.returncode, trial.stderr) == (0, b"")
 
 
+def test_only_a_tokenizer_that_has_passed_is_not_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trials = []
+    run = subprocess.run
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        trials.append(arguments)
+        return run(*arguments, **options)
+
+    monkeypatch.setattr(subprocess, "run", counted)
+    good = tokenizer({"type": "Lowercase"}, "<passes>")
+    bad = tokenizer({"type": "Replace", "pattern": {"String": "#"}, "content": ""}, "#")
+    for _ in range(2):
+        check_tokenizer(good, "tokenizer.json")
+        with pytest.raises(FolderError, match="delete the added token"):
+            check_tokenizer(bad, "tokenizer.json")
+    assert len(trials) == 3
+    check_tokenizer(good, "tokenizer.json", seconds=14)  # a tighter limit
+    assert len(trials) == 4
+
+
 @pytest.mark.parametrize(
     ("normalizer", "token"),
     [
