@@ -21,12 +21,14 @@ _MAX_PAIRS = 64  # of a piece
 class AnswerOptions(TypedDict, total=False):
     """Options of `answer`.
 
+    preset: name of a document in the model's folder, which the questions are about.
     n_best: most answers to each question, from 1 to 128.
     features: for a model that needs them, lists with an entry for each word: `lemmas`, `pos` and
         `ner` of the context, `question_lemmas`; or a list with those of each question.
     priority, timeout_ms: as for inputs.
     """
 
+    preset: str
     n_best: int
     features: Features | Sequence[Features]
     priority: int
@@ -38,7 +40,7 @@ async def answer(local: LocalModel, question: Any, context: Any, **options: Any)
     check_task(local.served, AnswerRequest)
     single = isinstance(question, str)
     questions = [question] if single else list(question)
-    contexts = [context] if isinstance(context, str) else list(context)
+    contexts = [context] if isinstance(context, str) else None if context is None else list(context)
     features = options.pop("features", None)
     by_question = None if features is None or isinstance(features, Mapping) else list(features)
     for name, values in (("context", contexts), ("features", by_question)):
@@ -53,7 +55,9 @@ async def answer(local: LocalModel, question: Any, context: Any, **options: Any)
         size = _piece_size(local)
         for first in range(0, len(questions), size):
             part = slice(first, first + size)
-            fields = {"question": questions[part], "context": _of(contexts, part)}
+            fields: dict[str, Any] = {"question": questions[part]}
+            if contexts is not None:
+                fields["context"] = _of(contexts, part)
             if features is not None:
                 fields["features"] = features if by_question is None else _of(by_question, part)
             yield fields

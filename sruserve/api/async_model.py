@@ -72,16 +72,16 @@ class AsyncModel(ModelFacts):
 
     @overload
     async def answer(
-        self, question: str, context: Passage, **options: Unpack[AnswerOptions]
+        self, question: str, context: Passage | None = None, **options: Unpack[AnswerOptions]
     ) -> Answers: ...
     @overload
     async def answer(
         self,
         question: Passages,
-        context: str | Passages,
+        context: str | Passages | None = None,
         **options: Unpack[AnswerOptions],
     ) -> list[Answers]: ...
-    async def answer(self, question: Any, context: Any, **options: Any) -> Any:
+    async def answer(self, question: Any, context: Any = None, **options: Any) -> Any:
         """See `Model.answer`."""
         self._local.check_open()
         return await self._local.loop.join(answer(self._local, question, context, **options))

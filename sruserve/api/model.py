@@ -95,19 +95,20 @@ class Model(ModelFacts):
 
     @overload
     def answer(
-        self, question: str, context: Passage, **options: Unpack[AnswerOptions]
+        self, question: str, context: Passage | None = None, **options: Unpack[AnswerOptions]
     ) -> Answers: ...
     @overload
     def answer(
         self,
         question: Passages,
-        context: str | Passages,
+        context: str | Passages | None = None,
         **options: Unpack[AnswerOptions],
     ) -> list[Answers]: ...
-    def answer(self, question: Any, context: Any, **options: Any) -> Any:
+    def answer(self, question: Any, context: Any = None, **options: Any) -> Any:
         """The answers to each question, which are spans of its context.
 
-        context: of all questions, or one for each.
+        context: of all questions, or one for each; or `preset`, the name of a document in the
+            model's folder.
         n_best: most answers to each question, the best one first.
         features: lemmas and tags of the words, for a model that needs them.
         """

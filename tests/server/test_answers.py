@@ -152,7 +152,7 @@ def test_a_context_of_many_questions_is_split_and_described_once(
         described.append(len(ids))
         return Document(reader, ids, *more)
 
-    monkeypatch.setattr("sruserve.server.tasks.answer.locate_input", count)
+    monkeypatch.setattr("sruserve.server.repository.passage_reading.locate_input", count)
     monkeypatch.setattr("sruserve.server.tasks.answer.Document", describe)
     questions = ["Who?", "Where?", "Who lives?"]
     ask(answers, question=questions)
@@ -230,7 +230,7 @@ def test_texts_of_too_many_words_are_refused_before_the_others_are_split(
         split.append(text)
         return locate_input(served, text, *more)
 
-    monkeypatch.setattr("sruserve.server.tasks.answer.locate_input", count)
+    monkeypatch.setattr("sruserve.server.repository.passage_reading.locate_input", count)
     body = BODY | {"question": ["Who?"] * 9, "context": ["a " * 301] * 9}
     refusal(answers.post("/v1/answer", json=body), 422, "input_too_long")
     assert len(split) == 1

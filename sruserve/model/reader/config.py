@@ -93,6 +93,11 @@ class ReaderConfig(BaseModel):
         return "aligned" in self.inputs
 
     @property
+    def reads_question(self) -> bool:
+        """Whether the description of a document's word depends on the question."""
+        return self.aligned or not set(IN_QUESTION).isdisjoint(self.features)
+
+    @property
     def tables(self) -> dict[str, TagTable]:
         """The embeddings of tags, by the tag's name, in the order of their columns."""
         tables = {"pos": self.pos, "ner": self.ner}

@@ -14,7 +14,7 @@ from sruserve.server.tasks.per_input import PerInputTask, Results
 
 
 class Answer(TensorTask):
-    """The best answers to each question, about the context beside it.
+    """The best answers to each question, about the context beside it, or about a preset.
 
     Where a context has fewer spans than others of a batch, empty answers at -1 with score 0 follow.
     """
@@ -25,7 +25,10 @@ class Answer(TensorTask):
     def __init__(self, task: PerInputTask[Any], max_batch_size: int) -> None:
         self.schema = task.schema
         self._task = task
-        inputs = (Spec("question", BYTES, (1,)), Spec("context", BYTES, (1,)))
+        inputs = (
+            Spec("question", BYTES, (1,)),
+            Spec("context", BYTES, (1,), replaced_by="preset"),
+        )
         outputs = (
             Spec("answers", BYTES, (-1,)),
             Spec("starts", "INT64", (-1,)),

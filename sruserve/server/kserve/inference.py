@@ -77,7 +77,7 @@ class Inference:
     ) -> InferResponse:
         task = task_of(served, self._tasks)
         options = read_parameters(request.parameters, task.options)
-        inputs = task.signature.check(served.name, request.inputs)
+        inputs = task.signature.check(served.name, request.inputs, options.fields)
         task.signature.check_outputs(served.name, request.outputs)
         begin = perf_counter()
         long = cost > LONG_CHARACTERS

@@ -1,6 +1,6 @@
 """A model's input and output tensors, and its metadata and configuration."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,11 +16,15 @@ _NO_NUMBERS = (BYTES, "BOOL")
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A tensor's name, datatype and shape without the batch dimension; -1: any length."""
+    """A tensor's name, datatype and shape without the batch dimension; -1: any length.
+
+    replaced_by: a field of the request under `/v1` that stands for this input; "": none does.
+    """
 
     name: str
     datatype: str
     shape: tuple[int, ...]
+    replaced_by: str = ""
 
     def metadata(self, batch: tuple[int, ...]) -> dict[str, Any]:
         return {"name": self.name, "datatype": self.datatype, "shape": [*batch, *self.shape]}
@@ -46,20 +50,27 @@ class Signature:
         """The batch dimension of every shape, if there is one."""
         return (-1,) if self.max_batch_size else ()
 
-    def check(self, model: str, inputs: Sequence[Tensor]) -> dict[str, Tensor]:
-        """The inputs by name; raises Triton's errors if they are not those of the model."""
+    def check(
+        self, model: str, inputs: Sequence[Tensor], fields: Collection[str] = ()
+    ) -> dict[str, Tensor]:
+        """The inputs by name; raises Triton's errors if they are not those of the model.
+
+        fields: of the request under `/v1` that parameters have set.
+        """
         by_name = {tensor.name: tensor for tensor in inputs}
         names = {spec.name for spec in self.inputs}
         for name in by_name:
             if name not in names:
                 raise _refusal(f"unexpected inference input '{name[:100]}' for model '{model}'")
-        if len(by_name) != len(inputs) or len(by_name) < len(names):
+        required = {spec.name for spec in self.inputs if spec.replaced_by not in fields}
+        if len(by_name) != len(inputs) or not required <= set(by_name):
             raise _refusal(
                 f"expected {len(names)} inputs but got {len(inputs)} inputs for model '{model}'; "
                 f"send each of these once: {', '.join(sorted(names))}"
             )
         for spec in self.inputs:
-            self._check_one(model, spec, by_name[spec.name])
+            if spec.name in by_name:
+                self._check_one(model, spec, by_name[spec.name])
         if self.max_batch_size and len({tensor.shape[0] for tensor in inputs}) > 1:
             raise _refusal(f"the inputs for model '{model}' must have the same batch size")
         return by_name

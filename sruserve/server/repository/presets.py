@@ -1,18 +1,23 @@
 """Presets: named prefixes whose states are computed once, when their model is loaded."""
 
-import asyncio
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
-from sruserve.model.errors import printable
-from sruserve.model.files import read_regular
 from sruserve.model.folder_files import PRESETS_FILE
-from sruserve.server.engine.job import Job, JobKind, Result, SequenceInput, Snapshot, StateOutput
+from sruserve.server.engine.job import SequenceInput, Snapshot, StateOutput
 from sruserve.server.errors import CannotStream, EmptyInput, ServeError
+from sruserve.server.repository.document_presets import document_presets
 from sruserve.server.repository.encoding import encode_features, encode_input
+from sruserve.server.repository.passage import DocumentPreset
+from sruserve.server.repository.preset_file import (
+    MAX_PRESET_BYTES,
+    MAX_PRESETS,
+    PresetName,
+    compute,
+    read_presets,
+)
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.settings import SettingsError
 
@@ -38,33 +43,30 @@ class Prefix(BaseModel):
         return self
 
 
-_LARGEST_FILE = 16 << 20  # in bytes: parsing it stops all other threads
-_MAX_PRESETS, _MAX_STATE_BYTES = 1024, 1 << 30  # of presets, and of their states
-_FILE = TypeAdapter(
-    Annotated[
-        dict[Annotated[str, Field(min_length=1, max_length=100)], Prefix],
-        Field(max_length=_MAX_PRESETS),
-    ]
+_FILE: TypeAdapter[dict[str, Prefix]] = TypeAdapter(
+    Annotated[dict[PresetName, Prefix], Field(max_length=MAX_PRESETS)]
 )
 
 
 def compute_presets(
-    served: ServedModel, max_state_bytes: int = _MAX_STATE_BYTES
-) -> Mapping[str, Snapshot]:
-    """Compute the states of the presets in a model's folder, if it has any; blocks.
+    served: ServedModel, max_bytes: int = MAX_PRESET_BYTES
+) -> Mapping[str, Snapshot | DocumentPreset]:
+    """Compute the presets in a model's folder, if it has any; blocks.
 
     A state is the same as if a request had begun with the prefix. Raises `SettingsError`, which
-    names the file and the preset, if a state cannot be computed.
+    names the file and the preset, if one cannot be computed.
 
-    max_state_bytes: the limit of all states together.
+    max_bytes: the limit of all states, or documents, together.
     """
+    if served.model.config.reader is not None:
+        return document_presets(served, max_bytes)
     file = served.model.path / PRESETS_FILE
-    prefixes = _read_prefixes(file)
+    prefixes = read_presets(file, _FILE)
     size = len(prefixes) * served.model.network.layout.nbytes
-    if size > max_state_bytes:
+    if size > max_bytes:
         raise SettingsError(
             f"{file}: the states of {len(prefixes)} presets need {size:,} bytes, over the limit "
-            f"of {max_state_bytes:,} bytes: leave some out"
+            f"of {max_bytes:,} bytes: leave some out"
         )
     items = []
     for name, prefix in prefixes.items():
@@ -72,33 +74,10 @@ def compute_presets(
             items.append(_item(served, prefix))
         except ServeError as error:
             raise SettingsError(f"{file}: preset {name!r}: {error}") from None
-    if not items:
-        return {}
-    try:
-        results = asyncio.run(_results(served, items))
-    except ServeError as error:
-        raise SettingsError(f"{file}: the presets cannot be computed: {error}") from error
+    results = compute(served, items, StateOutput.COPY, file)
     return {
         name: result.state for name, result in zip(prefixes, results, strict=True) if result.state
     }
-
-
-def _read_prefixes(file: Path) -> dict[str, Prefix]:
-    try:
-        content = read_regular(file, _LARGEST_FILE)
-    except FileNotFoundError:
-        return {}
-    except OSError as error:
-        raise SettingsError(f"cannot read {file}: {error.strerror}") from None
-    try:
-        return _FILE.validate_json(content)
-    except ValidationError as error:
-        problem = error.errors(include_url=False, include_input=False)[0]
-        place = printable(".".join(str(part) for part in problem["loc"]))
-        reason = problem["msg"].removeprefix("Value error, ")
-        raise SettingsError(
-            f"{file} should be a JSON object of texts by name: {place or 'it'}: {reason}"
-        ) from None
 
 
 def _item(served: ServedModel, prefix: Prefix) -> SequenceInput:
@@ -115,20 +94,3 @@ def _item(served: ServedModel, prefix: Prefix) -> SequenceInput:
     content, field = (prefix.text, "text") if prefix.ids is None else (prefix.ids, "ids")
     ids, word = encode_input(served, content or "", None, field, more=True)
     return SequenceInput(ids, word=word, more=True)
-
-
-async def _results(served: ServedModel, items: Sequence[SequenceInput]) -> list[Result]:
-    """The results of the prefixes, read as parts of longer texts."""
-    loop = asyncio.get_running_loop()
-    results: dict[int, Result] = {}
-    job = Job(
-        kind=JobKind.reading(served.model.config.task),
-        items=items,
-        loop=loop,
-        deliver=results.__setitem__,
-        done=loop.create_future(),
-        state_output=StateOutput.COPY,
-    )
-    served.engine.submit(job)
-    await job.done
-    return [results[index] for index in range(len(items))]

@@ -11,6 +11,7 @@ from sruserve.server.auth import Tenant
 from sruserve.server.engine.job import Job, Snapshot
 from sruserve.server.engine.job_engine import JobEngine
 from sruserve.server.errors import CannotStream
+from sruserve.server.repository.passage import DocumentPreset
 from sruserve.server.state.life import StateLife
 
 
@@ -82,7 +83,7 @@ class Served:
     labels: of its classes; empty without any.
     weights: names the model's weights and dtype.
     life: of all states of the model's weights; shared by all tenants.
-    presets: named start states, shared by all tenants.
+    presets: named start states, or documents of a reader, shared by all tenants.
     """
 
     model: LoadedModel
@@ -90,7 +91,7 @@ class Served:
     labels: tuple[str, ...]
     weights: str
     life: StateLife
-    presets: Mapping[str, Snapshot]
+    presets: Mapping[str, Snapshot | DocumentPreset]
 
     def __init__(
         self, model: LoadedModel, engine: JobEngine, tenant: Tenant, in_flight: InFlight | None

@@ -12,6 +12,7 @@ from sruserve.server.engine.engine import Engine
 from sruserve.server.engine.job import Result, Snapshot, StateOutput
 from sruserve.server.errors import InvalidRequest, PresetNotFound
 from sruserve.server.offload import Offload
+from sruserve.server.repository.passage import DocumentPreset
 from sruserve.server.repository.served import InFlight, Served
 from sruserve.server.repository.text_work import long_characters, pool_for
 from sruserve.server.seeds import new_seed
@@ -50,7 +51,7 @@ class ServedModel(Served):
         engine: Engine,
         sealer: StateSealer,
         tenant: Tenant,
-        presets: Mapping[str, Snapshot] | None = None,
+        presets: Mapping[str, Snapshot | DocumentPreset] | None = None,
         in_flight: InFlight | None = None,
         pool: Offload | None = None,
         states: SealedStates | None = None,
@@ -172,16 +173,26 @@ class ServedModel(Served):
         """The token of a state for the server's own store, which never expires."""
         return self.states.seal_for_store(snapshot)
 
+    def document_preset(self, name: str) -> DocumentPreset:
+        """A reader's document of this name; raises `PresetNotFound`."""
+        preset = self._find_preset(name)
+        assert isinstance(preset, DocumentPreset)
+        return preset
+
     def _preset(self, name: str) -> Snapshot:
+        preset = self._find_preset(name)
+        assert isinstance(preset, Snapshot)
+        return replace(preset, seed=new_seed())  # requests share its text, not its sampler
+
+    def _find_preset(self, name: str) -> Snapshot | DocumentPreset:
         try:
-            preset = self.presets[name]
+            return self.presets[name]
         except KeyError:
             raise PresetNotFound(
                 f"{self.name} has no preset {name[:100]!r}; it has: "
                 f"{', '.join(self.presets) or 'none'}",
                 param="preset",
             ) from None
-        return replace(preset, seed=new_seed())  # requests share its text, not its sampler
 
 
 def with_states(served: Served) -> ServedModel:

@@ -4,16 +4,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-import numpy as np
+import torch
 
-from sruserve.model.errors import TextError
 from sruserve.model.reader.config import COLUMNS, ReaderConfig
+from sruserve.model.reader.encoded import StoredDocument
+from sruserve.model.reader.network import Reader
 from sruserve.model.reader.words import Document
-from sruserve.model.text.codec import Words
 from sruserve.server.engine.job import Answered, JobKind, SequenceInput
-from sruserve.server.errors import EmptyInput, InputTooLong, InvalidRequest, UnfitInput
+from sruserve.server.errors import EmptyInput, InputTooLong, InvalidRequest
 from sruserve.server.offload import offload
-from sruserve.server.repository.encoding import Ids, Tokens, codec_of, locate_input
+from sruserve.server.repository.encoding import Tokens
+from sruserve.server.repository.passage import DocumentPreset, Passage
+from sruserve.server.repository.passage_reading import read_passage, reader_of
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.tasks.annotations import Annotations, annotations_of
 from sruserve.server.tasks.caller import Caller
@@ -22,48 +24,21 @@ from sruserve.server.tasks.limits import bytes_numbers
 from sruserve.server.tasks.per_input import PerInputTask
 from sruserve.server.tasks.requests import AnswerRequest, Texts
 
-MAX_QUESTION_WORDS = 512  # each word of a document attends to all of them
 _NUMBERS = 8  # of a reply that take as many bytes as an answer's entry
 ROW_BYTES = 4 * len(COLUMNS)
 
 
-@dataclass(frozen=True, slots=True)
-class Passage:
-    """A text that is split into words.
-
-    text: as it was sent, or its words with spaces between. words: its words. ids: (words).
-    places: (words, 2), the begin and end of each word in the text. in_words: it came as words.
-    """
-
-    text: str
-    words: Sequence[str]
-    ids: Ids
-    places: Ids
-    in_words: bool
-
-    def span(self, first: int, last: int) -> dict[str, Any]:
-        """The place of words in a reply."""
-        start, end = int(self.places[first, 0]), int(self.places[last, 1])
-        text = self.text[start:end]
-        start, end = (first, last + 1) if self.in_words else (start, end)
-        return {"text": text, "start": start, "end": end}
-
-    def span_numbers(self, max_words: int) -> int:
-        """The numbers in a reply that take as many bytes as its longest span, about.
-
-        What is between words counts, too: white space may have any length.
-        """
-        others = min(max_words, len(self.places)) - 1
-        begins, ends = self.places[: len(self.places) - others, 0], self.places[others:, 1]
-        characters = int((ends - begins).max())
-        return bytes_numbers(characters) if self.text.isascii() else characters
-
-
 @dataclass(slots=True, kw_only=True)
 class Pair(SequenceInput):
-    """The rows of a document's words, then of a question's."""
+    """The rows of a document's words, then of a question's.
+
+    stored: keeps what the network computes of the document alone while the job runs.
+    stored_bytes: the memory that this takes, if this pair counts it.
+    """
 
     document: Passage
+    stored: StoredDocument | None = None
+    stored_bytes: int = 0
 
 
 class AnswerTask(PerInputTask[AnswerRequest]):
@@ -80,38 +55,58 @@ class AnswerTask(PerInputTask[AnswerRequest]):
 
     def numbers(self, request: AnswerRequest, served: ServedModel, item: SequenceInput) -> int:
         assert isinstance(item, Pair)
-        document, max_words = item.document, _reader(served).max_answer_words
+        document, max_words = item.document, reader_of(served).max_answer_words
         answers = min(request.n_best, len(document.words) * max_words)
-        return answers * (_NUMBERS + document.span_numbers(max_words))
+        return answers * (_NUMBERS + _span_numbers(document, max_words))
 
     def added_bytes(self, item: SequenceInput) -> int:
-        return item.inputs.nbytes
+        assert isinstance(item, Pair)
+        return item.inputs.nbytes + item.stored_bytes
 
     async def items(
         self, caller: Caller, request: AnswerRequest, served: ServedModel, cost: int
     ) -> Sequence[SequenceInput]:
         del cost
         questions = _listed(request.question, "question")
-        contexts = _listed(request.context, "context")
-        for field, inputs in (("question", questions), ("context", contexts)):
-            self._check(field, inputs)
-        if len(contexts) not in (1, len(questions)):
-            raise InvalidRequest(
-                f"'context' has {len(contexts)} entries and 'question' has {len(questions)}: send "
-                "one context for all questions, or one for each",
-                param="context",
-            )
-        annotations = annotations_of(request.features, len(questions), _reader(served), served.name)
-        documents = await self._passages(caller, served, contexts, "context")
+        self._check("question", questions)
+        preset = self._preset(request, served)
+        reader = reader_of(served)
+        if preset is None:
+            contexts = _listed(request.context, "context", "send a text, or a 'preset'")
+            self._check("context", contexts)
+            if len(contexts) not in (1, len(questions)):
+                raise InvalidRequest(
+                    f"'context' has {len(contexts)} entries and 'question' has {len(questions)}: "
+                    "send one context for all questions, or one for each",
+                    param="context",
+                )
+        annotations = annotations_of(
+            request.features, len(questions), reader, served.name, preset is not None
+        )
+        if preset is None:
+            documents = await self._passages(caller, served, contexts, "context")
+        else:
+            documents = [preset.passage]
         asked = await self._passages(caller, served, questions, "question")
         self._check_pairs(served, documents, asked)
 
         def pair() -> Sequence[SequenceInput]:
-            return _pairs(_reader(served), documents, asked, annotations)
+            pairs = _pairs(reader, documents, asked, annotations, preset)
+            if len(pairs) > 1 and preset is None and len(documents) == 1:
+                _store(served, pairs)
+            return pairs
 
         words = sum(len(passage.words) for passage in (*documents, *asked))
         size = words * max(1, len(asked) // len(documents))
         return await offload(size > LONG_CHARACTERS, pair, cost=size, caller=caller)
+
+    def _preset(self, request: AnswerRequest, served: ServedModel) -> DocumentPreset | None:
+        """The document that a request names; None: it has a context of its own."""
+        if request.preset is None:
+            return None
+        if request.context is not None:
+            raise InvalidRequest("send either 'context' or 'preset', not both", param="preset")
+        return served.document_preset(request.preset)
 
     def _check(self, field: str, inputs: Sequence[str | list[str]]) -> None:
         """Raise if a field has no entry, too many, or one that is too long."""
@@ -142,7 +137,7 @@ class AnswerTask(PerInputTask[AnswerRequest]):
             nonlocal words
             passages = []
             for content in inputs[first:end]:
-                passages.append(_passage(served, content, field, tokens))
+                passages.append(read_passage(served, content, field, tokens))
                 words += len(passages[-1].words)
                 self._check_size(words)
             return passages
@@ -185,65 +180,23 @@ class AnswerTask(PerInputTask[AnswerRequest]):
         }
 
 
-def _reader(served: ServedModel) -> ReaderConfig:
-    reader = served.model.config.reader
-    assert reader is not None
-    return reader
-
-
-def _listed(value: Texts | None, field: str) -> Sequence[str | list[str]]:
+def _listed(
+    value: Texts | None, field: str, advice: str = "send a text"
+) -> Sequence[str | list[str]]:
     if value is None:
-        raise InvalidRequest(f"'{field}' is missing: send a text", param=field)
+        raise InvalidRequest(f"'{field}' is missing: {advice}", param=field)
     return [value] if isinstance(value, str) else value
 
 
-def _passage(
-    served: ServedModel, content: str | list[str], field: str, tokens: Tokens | None
-) -> Passage:
-    """One text or list of words; raises `EmptyInput` if it has no words."""
-    if isinstance(content, str):
-        ids, places, _ = locate_input(served, content, None, field, False, tokens)
-        _check_words(served, len(ids), field)
-        words = [content[start:end] for start, end in places.tolist()]
-        passage = Passage(content, words, ids, places, False)
-    else:
-        _check_words(served, len(content), field)
-        ids = _looked_up(served, content, field)
-        passage = Passage(" ".join(content), content, ids, _places(content), True)
-    if not len(passage.ids):
-        raise EmptyInput(f"'{field}' has an entry without words; send some text", param=field)
-    return passage
+def _span_numbers(document: Passage, max_words: int) -> int:
+    """The numbers in a reply that take as many bytes as a document's longest span, about.
 
-
-def _check_words(served: ServedModel, words: int, field: str) -> None:
-    """Raise `InputTooLong` for more words than a question, or any text, may have."""
-    if field == "question" and words > MAX_QUESTION_WORDS:
-        raise InputTooLong(
-            f"a question has {words} words and may have {MAX_QUESTION_WORDS}; shorten it",
-            param=field,
-        )
-    served.engine.check_steps(words)
-
-
-def _places(words: list[str]) -> Ids:
-    """Where each word is in the text of all of them with spaces between, (words, 2)."""
-    lengths = np.array([len(word) for word in words], np.int64)
-    ends = (lengths + 1).cumsum() - 1
-    return np.stack([ends - lengths, ends], 1)
-
-
-def _looked_up(served: ServedModel, words: list[str], field: str) -> Ids:
-    codec = codec_of(served, field)
-    if not isinstance(codec, Words):
-        raise InvalidRequest(
-            f"the vocabulary of {served.name} has no words, so it splits texts itself: send "
-            f"'{field}' as a text",
-            param=field,
-        )
-    try:
-        return codec.look_up(words)
-    except TextError as error:
-        raise UnfitInput(str(error), code=error.code, param=field) from error
+    What is between words counts, too: white space may have any length.
+    """
+    others = min(max_words, len(document.places)) - 1
+    begins, ends = document.places[: len(document.places) - others, 0], document.places[others:, 1]
+    characters = int((ends - begins).max())
+    return bytes_numbers(characters) if document.text.isascii() else characters
 
 
 def _pairs(
@@ -251,14 +204,29 @@ def _pairs(
     documents: Sequence[Passage],
     asked: Sequence[Passage],
     annotations: Annotations,
+    preset: DocumentPreset | None,
 ) -> list[Pair]:
     """The rows of each question's pair. Consecutive pairs of one document describe it once."""
-    pairs, described, document = [], None, documents[0]
+    pairs, document = [], documents[0]
+    described = None if preset is None else preset.described
+    differ = preset is None and (len(documents) > 1 or annotations.differ)
     for i, question in enumerate(asked):
         of_words, lemmas = annotations.of(i, documents[i % len(documents)].words, question.words)
-        if described is None or len(documents) > 1 or annotations.differ:
+        if described is None or differ:
             document = documents[i % len(documents)]
             described = Document(reader, document.ids, document.words, of_words)
         rows = described.asked(question.ids, question.words, lemmas)
         pairs.append(Pair(rows, first=len(document.words), document=document))
     return pairs
+
+
+def _store(served: ServedModel, pairs: Sequence[Pair]) -> None:
+    """Have the pairs of one document share its encoder's outputs in all steps of their job."""
+    network = served.model.network
+    if not isinstance(network, Reader) or reader_of(served).reads_question:
+        return  # what such a reader shares is computed in less time than a step takes
+    words = len(pairs[0].document.words)
+    stored = network.documents.store(torch.from_numpy(pairs[0].inputs[:words]))
+    for pair in pairs:
+        pair.stored = stored
+    pairs[0].stored_bytes = network.documents.stored_bytes(words)

@@ -22,6 +22,7 @@ EXPLAINED = "explained"  # the type of errors whose message is for the client as
 MODEL = "Id of a served model; may be left out when only one, or one default model, fits."
 _STATE = "The state that a reply returned. One state with several inputs forks the stream."
 _PRESET = "Name of a preset of the model: begin from its state instead of from nothing."
+_DOCUMENT = "Name of a preset of the model: the document that all questions are about."
 _RETURN = "Return the state that continues each stream."
 _MORE = (
     "More of this text will follow: hold back an unfinished word, and return the state that "
@@ -203,6 +204,7 @@ class AnswerRequest(Request):
         description="The text that all questions are about, or a list with one for each question; "
         "words as for `question`.",
     )
+    preset: str | None = Field(None, description=_DOCUMENT)
     n_best: int = Field(
         1, ge=1, le=MAX_ANSWERS, description="Most answers to each question, the best ones first."
     )
@@ -211,6 +213,10 @@ class AnswerRequest(Request):
         description="For models that need lemmas or tags: those of the words, or a list with those "
         "of each question's words.",
     )
+
+    @property
+    def begun_by(self) -> str | None:
+        return None if self.state is None else "state"  # a preset is a document
 
 
 class EncodeRequest(SequenceRequest):

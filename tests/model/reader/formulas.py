@@ -9,7 +9,7 @@ from torch import Tensor
 from sruserve.model.config import ModelConfig
 from tests.model.importers.formulas import sru_layer
 
-_MODULES = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}
+_MODULES = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU, "rnn": torch.nn.RNN}
 
 
 @dataclass(frozen=True)

@@ -123,8 +123,29 @@ def test_consecutive_pairs_of_one_document_share_what_no_question_changes(
         embedded.append(len(ids))
         return look_up(ids)
 
-    monkeypatch.setattr(reader, "_embedding", look_up_and_count)
+    for part in (reader, reader.documents):
+        monkeypatch.setattr(part, "_embedding", look_up_and_count)
     together = run(reader, pairs, [(words, asked)] * count)
     assert sum(embedded) == words + count * asked
     for ours, expected in zip(together, alone, strict=True):
         assert torch.equal(ours, expected)
+
+
+def test_a_stored_document_is_that_of_the_same_words_features_and_tags_alone() -> None:
+    config = reader_config(inputs=("words", "features"), features=("tf", "ner=PER"))
+    reader = Reader(config, random_tensors(config), torch.float32)
+    (words, asked), count = (9, 4), 4
+    pairs = [drawn(reader, words, asked, 1)[0].clone() for _ in range(count)]
+    for rows, column in zip(pairs[1:], ("tf", "ner", "in_question"), strict=True):
+        number = COLUMNS.index(column)
+        rows[0, number] = 1 - rows[0, number]
+    alone = [run(reader, [rows], [(words, asked)])[0] for rows in pairs]
+    stored = reader.documents.store(pairs[0][:words])
+    for _ in range(2):  # the first step computes it
+        together = run(reader, pairs, [(words, asked)] * count)
+        assert stored.encoded is not None
+        for ours, expected in zip(together, alone, strict=True):
+            assert torch.equal(ours, expected)
+    assert reader.documents.store(pairs[3][:words]) is stored
+    assert not torch.equal(alone[0], alone[1])
+    assert not torch.equal(alone[0], alone[2])

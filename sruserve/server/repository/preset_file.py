@@ -1,0 +1,72 @@
+"""The file of a model's presets, and the jobs that read them."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+
+from sruserve.model.errors import printable
+from sruserve.model.files import read_regular
+from sruserve.server.engine.job import Job, JobKind, Result, SequenceInput, StateOutput
+from sruserve.server.errors import ServeError
+from sruserve.server.repository.served_model import ServedModel
+from sruserve.server.settings import SettingsError
+
+Entry = TypeVar("Entry", bound=BaseModel)
+PresetName = Annotated[str, Field(min_length=1, max_length=100)]
+
+_LARGEST_FILE = 16 << 20  # in bytes: parsing it stops all other threads
+MAX_PRESETS = 1024
+MAX_PRESET_BYTES = 1 << 30  # of all presets of a model
+
+
+def read_presets(file: Path, entries: TypeAdapter[dict[str, Entry]]) -> Mapping[str, Entry]:
+    """The entries of a file by name; none without a file. Raises `SettingsError`."""
+    try:
+        content = read_regular(file, _LARGEST_FILE)
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise SettingsError(f"cannot read {file}: {error.strerror}") from None
+    try:
+        return entries.validate_json(content)
+    except ValidationError as error:
+        problem = error.errors(include_url=False, include_input=False)[0]
+        place = printable(".".join(str(part) for part in problem["loc"]))
+        reason = problem["msg"].removeprefix("Value error, ")
+        raise SettingsError(
+            f"{file} should be a JSON object of texts by name: {place or 'it'}: {reason}"
+        ) from None
+
+
+def compute(
+    served: ServedModel, items: Sequence[SequenceInput], state_output: StateOutput, file: Path
+) -> list[Result]:
+    """The results of a model's inputs, as parts of longer ones; blocks.
+
+    Raises `SettingsError`, which names the file.
+    """
+    try:
+        return asyncio.run(_results(served, items, state_output)) if items else []
+    except ServeError as error:
+        raise SettingsError(f"{file}: the presets cannot be computed: {error}") from error
+
+
+async def _results(
+    served: ServedModel, items: Sequence[SequenceInput], state_output: StateOutput
+) -> list[Result]:
+    loop = asyncio.get_running_loop()
+    results: dict[int, Result] = {}
+    job = Job(
+        kind=JobKind.reading(served.model.config.task),
+        items=items,
+        loop=loop,
+        deliver=results.__setitem__,
+        done=loop.create_future(),
+        state_output=state_output,
+    )
+    served.engine.submit(job)
+    await job.done
+    return [results[index] for index in range(len(items))]
