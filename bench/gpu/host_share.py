@@ -4,7 +4,8 @@
     python -m bench.gpu.host_share --quick   # only shows that it runs; nothing is stored
 
 The engine is the real one, with a scheduler, slots, detokenizer and event loop. Only the compute is
-left out: a replay of a graph does nothing, and leaves the tokens of its first run in the history.
+left out: a replay of a graph does nothing, and leaves the tokens of its first run in the history,
+and no end state is looked at for infinite numbers.
 The figures are processor time of the engine's thread, so other work on the machine disturbs them
 less than a clock would show. Each sample is the mean of one run's bursts.
 """
@@ -38,6 +39,7 @@ from sruserve.server.engine.engine import Engine
 from sruserve.server.engine.job import Job, JobKind, Sampling, SequenceInput
 from sruserve.server.engine.scheduling import scheduler
 from sruserve.server.engine.scheduling.step_time import StepTime
+from sruserve.server.engine.state_cache.manager import StateManager
 
 STREAMS = (1, 64, 256, 1024)
 BURSTS = (16, 64)
@@ -124,6 +126,7 @@ def without_compute(model: Model) -> Iterator[None]:
     with (
         patch.object(network, "decoder", decoder),
         patch.object(graphs, "Eager", NoReplay),
+        patch.object(StateManager, "finite", lambda _, sequences: [True] * len(sequences)),
         # A busy machine would otherwise make steps long, and the scheduler divide them.
         patch.object(scheduler, "StepTime", partial(StepTime, target_seconds=inf)),
     ):

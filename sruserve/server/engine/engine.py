@@ -250,7 +250,9 @@ class Engine(JobEngine):
         if not graphed and not self._bursts.running:
             self._run_batch(batch)
             return
-        rest = Batch([each for each in batch.decodes if each.by_step], batch.inputs)
+        is_mixed = len(graphed) < len(batch.decodes)
+        by_step = [each for each in batch.decodes if each.by_step] if is_mixed else []
+        rest = Batch(by_step, batch.inputs)
         if self._bursts.running and (len(rest) or not self._bursts.can_follow(graphed)):
             self._settle_bursts()
             graphed = [sequence for sequence in graphed if sequence.decodes]
@@ -349,6 +351,7 @@ class Engine(JobEngine):
 
     def _end(self, job: Job, error: ServeError | None) -> None:
         for sequence in self._scheduler.drop(job):
+            self._runner.leave(sequence)
             self._states.free(sequence)
         self._dispatcher.add_error(job, error)
 

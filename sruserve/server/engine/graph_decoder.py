@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from sruserve.kernels.decode import Decoder
 from sruserve.kernels.graphs import GraphedDecode, RunningBurst
 from sruserve.kernels.slots import Slots
+from sruserve.server.engine.ledger import Due, Ledger
 from sruserve.server.engine.output_reader import StepResult
 from sruserve.server.engine.roster import Integers, Roster, inputs_of
 from sruserve.server.engine.sequence import ActiveSequence
@@ -22,8 +22,8 @@ class Burst:
 
     sequences: those that take part. rows, counts: the state row that each writes, and its tokens.
     begun: `time.monotonic()` of the launch. alone: no other step was launched with it.
-    results: those of sequences that are not `plain`, once it is settled; `rows` has then no row
-        that a sequence or a result has.
+    results: those of sequences that are not `plain`, once it is collected; `rows` are then those
+        that nobody needs any more.
     """
 
     sequences: list[ActiveSequence]
@@ -32,6 +32,7 @@ class Burst:
     begun: float
     alone: bool
     _slots: Integers
+    _targets: Integers  # `rows`, as they were launched
     _running: RunningBurst
     results: list[StepResult] = field(default_factory=list)
 
@@ -49,6 +50,11 @@ class GraphDecoder:
         self._bursts = GraphedDecode(decoder.step, device, max_sequences, max_steps)
         self.max_steps = self._bursts.max_steps
         self._roster, self._stale = Roster(), True  # whether the device has other columns
+        self._ledger = Ledger(self.max_steps)
+
+    def holds(self, sequences: Sequence[ActiveSequence]) -> bool:
+        """Whether these are the sequences of the slots, in their order."""
+        return sequences == self._roster.sequences
 
     def follows(self, sequences: Sequence[ActiveSequence]) -> bool:
         """Whether the slots hold these sequences, so that a burst can go on from the one before.
@@ -68,7 +74,9 @@ class GraphDecoder:
         Unless it `follows`, no burst may be running.
         """
         if not self.follows(sequences):
+            self._ledger.close_all()
             self._roster.admit(sequences)
+            self._ledger.admit(self._roster.sequences)
             self._bursts.load(self._roster.inputs())
             self._stale = False
         return self._roster.limits(sequences, min(steps, self.max_steps))
@@ -91,25 +99,43 @@ class GraphDecoder:
             if len(slots) == len(every)
             else [self._roster.sequences[slot] for slot in slots.tolist()]
         )
-        return Burst(chosen, rows, limits[slots], begun, alone, slots, running)
+        return Burst(chosen, rows, limits[slots], begun, alone, slots, target[slots], running)
 
-    def collect(self, burst: Burst) -> tuple[list[NDArray[np.int32]], list[int], list[bool]]:
-        """Wait for the oldest burst; returns each sequence's tokens, last token, and fullness.
+    def collect(self, burst: Burst) -> int:
+        """Wait for the oldest burst; returns the tokens that plain texts have got.
 
-        A sequence is full if it has as many tokens as may be sampled.
+        The tokens of sequences that have ended since its launch are dropped.
         """
         tokens = burst._running.tokens().numpy()
         slots, counts = burst._slots, burst.counts
         self._roster.settled(slots, counts, tokens)
-        lasts: list[int] = tokens[counts - 1, slots].tolist()
-        of_slots = tokens if len(slots) == tokens.shape[1] else tokens[:, slots]
-        own = list(np.ascontiguousarray(of_slots.T, np.int32))
-        if (counts < len(tokens)).any():
-            own = [row[:count] for row, count in zip(own, counts.tolist(), strict=True)]
-        return own, lasts, self._roster.are_full(slots)
+        kept = self._ledger.kept[slots]
+        results: list[StepResult] = []
+        dropped: list[int] = []
+        for i in np.flatnonzero(~kept).tolist():
+            sequence, row = burst.sequences[i], burst.rows[i]
+            if sequence.decodes:
+                own = tokens[: counts[i], slots[i]].tolist()
+                results.append(StepResult(sequence, row, 1, own))
+            else:
+                dropped.append(row)
+        replaced = self._ledger.enter(slots[kept], counts[kept], burst._targets[kept], tokens)
+        burst.rows, burst.results = replaced + dropped, results
+        return int(counts[kept].sum())
+
+    def due(self, now: float, interval: float) -> list[Due]:
+        """The plain texts to read after a burst; see `Ledger.due`."""
+        return self._ledger.due(self._roster.full, now, interval)
+
+    def leave(self, sequence: ActiveSequence) -> None:
+        """Let a sequence that ends have what bursts have added to its text."""
+        slot = self._roster.slot_of(sequence)
+        if slot is not None:
+            self._ledger.close(slot)
 
     def forget(self) -> None:
         """Forget all sequences. Bursts that are not settled never will be."""
+        self._ledger.close_all()
         if self._roster.sequences:
             self._roster = Roster()
         self._stale = True

@@ -15,6 +15,7 @@ from sruserve.model.folder import Model
 from sruserve.server.engine.batch import Batch
 from sruserve.server.engine.graph_decoder import Burst, GraphDecoder
 from sruserve.server.engine.job import JobKind
+from sruserve.server.engine.ledger import Due
 from sruserve.server.engine.output_reader import OutputReader, OutputSlice, StepResult
 from sruserve.server.engine.sampling.logits_processors import (
     GrammarWaitBudget,
@@ -51,6 +52,8 @@ class ModelRunner:
         """Those of the decoding sequences that graphs decode; none without a GPU."""
         if self._graph_decoder is None:
             return []
+        if self._graph_decoder.holds(decodes):
+            return decodes
         return [sequence for sequence in decodes if not sequence.by_step]
 
     def follows(self, sequences: Sequence[ActiveSequence]) -> bool:
@@ -79,10 +82,20 @@ class ModelRunner:
             decoder.forget()
             raise
 
-    def collect(self, burst: Burst) -> tuple[list[NDArray[np.int32]], list[int], list[bool]]:
+    def collect(self, burst: Burst) -> int:
         """Wait for the oldest burst; see `GraphDecoder.collect`."""
         assert self._graph_decoder is not None
         return self._graph_decoder.collect(burst)
+
+    def due(self, now: float, interval: float) -> list[Due]:
+        """The plain texts to read after a burst; see `GraphDecoder.due`."""
+        assert self._graph_decoder is not None
+        return self._graph_decoder.due(now, interval)
+
+    def leave(self, sequence: ActiveSequence) -> None:
+        """Let a sequence that ends have what bursts have added to its text."""
+        if self._graph_decoder is not None:
+            self._graph_decoder.leave(sequence)
 
     def forget(self) -> None:
         """Forget the sequences of bursts, also of those that are not settled."""

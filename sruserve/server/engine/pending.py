@@ -42,7 +42,7 @@ class FinishQueue:
     def begin(self, stopped: Sequence[Stopped]) -> None:
         """Cache the end states of finished sequences, or start copying them, as their jobs ask."""
         try:
-            finite = self._finite([sequence for sequence, _ in stopped])
+            infinite = self._infinite([sequence for sequence, _ in stopped])
         except Exception as error:
             problem = transfer_error(error)
             self._waiting += [PendingFinish(*entry, error=problem) for entry in stopped]
@@ -50,7 +50,7 @@ class FinishQueue:
         for job, group in groupby(stopped, key=lambda entry: entry[0].job):
             pending_finishes = [PendingFinish(sequence, finish) for sequence, finish in group]
             try:
-                if finite and not all(finite.get(p.sequence, True) for p in pending_finishes):
+                if infinite and any(p.sequence in infinite for p in pending_finishes):
                     raise not_finite()
                 if job.state_output is StateOutput.CACHED:
                     for pending in pending_finishes:
@@ -89,8 +89,8 @@ class FinishQueue:
         if isinstance(pending.row, CachedState):
             self._states.cache.free(pending.row)
 
-    def _finite(self, sequences: Sequence[ActiveSequence]) -> dict[ActiveSequence, bool]:
-        """Whether states are finite, of those sequences whose state no later code checks.
+    def _infinite(self, sequences: Sequence[ActiveSequence]) -> set[ActiveSequence]:
+        """Those sequences whose state is not finite, and whose state no later code checks.
 
         Such a state stays in the cache, or affects only the sampled text.
         """
@@ -103,7 +103,8 @@ class FinishQueue:
             )
             and sequence.source >= 0
         ]
-        return dict(zip(unchecked, self._states.finite(unchecked), strict=True))
+        finite = zip(unchecked, self._states.finite(unchecked), strict=True)
+        return {sequence for sequence, is_finite in finite if not is_finite}
 
     def _copy_states(self, pending_finishes: Sequence[PendingFinish]) -> None:
         to_transfer = {}

@@ -89,10 +89,15 @@ class Roster:
             new = tokens[: taken[slot], slot]
             window[slot] = np.concatenate((window[slot], new))[-WINDOW:]
 
-    def are_full(self, slots: Integers) -> list[bool]:
-        """Whether the sequences in slots have as many tokens as may be sampled."""
-        full: list[bool] = (self.left[slots] + self.ahead[slots] == 0).tolist()
+    @property
+    def full(self) -> NDArray[np.bool_]:
+        """Whether the sequences have as many tokens as may be sampled, (slots)."""
+        full: NDArray[np.bool_] = self.left + self.ahead == 0
         return full
+
+    def slot_of(self, sequence: ActiveSequence) -> int | None:
+        """The slot of a sequence, if it has one."""
+        return self._slots.get(sequence)
 
     def inputs(self) -> DecodeInputs:
         """What the slots hold, for a burst that has not begun."""

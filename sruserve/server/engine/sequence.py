@@ -111,8 +111,6 @@ class ActiveSequence:
     checkpoint_pending: an intermediate state is being copied, to be sent with its chunk of text.
     by_step: the host needs the scores of each of its steps.
     streams: its text is sent in chunks.
-    unread: the tokens of bursts, (tokens) each, that are not in its text yet; they are counted in
-        `generated` and `steps`.
     plain: nothing in its text ends it or is sent with it, so that its text is not needed at once.
     """
 
@@ -138,7 +136,7 @@ class ActiveSequence:
         self.steps, self.done = start.steps, 0
         self.pending = -1
         self.known = known
-        self._window: list[int] = []
+        self._window: list[int] = []  # the last tokens before `_tokens`
         self.inputs: NDArray[np.int64] | NDArray[np.float32] = item.inputs
         self.generated = 0
         self.constraint_state = constraint_state
@@ -169,7 +167,7 @@ class ActiveSequence:
         if self._detokenizer and len(item.inputs):  # a new prompt completes the text held back
             self._text.append(self._detokenizer.flush())
         self._tokens = array("i")
-        self.unread: list[NDArray[np.int32]] = []
+        self._unread = 0  # the last tokens that are not in `_text` yet
         self._unread_characters = 0
         self._logprobs: list[Logprobs] = []
         self.last_flush = 0.0
@@ -271,22 +269,28 @@ class ActiveSequence:
     @property
     def window(self) -> list[int]:
         """Its last tokens, oldest first."""
-        self._read()
-        return self._window
+        return [*self._window, *self._tokens[-WINDOW:]][-WINDOW:]
+
+    def extend(self, tokens: NDArray[np.int32]) -> None:
+        """Append a plain text's next tokens, (tokens), which later calls turn into text."""
+        count = len(tokens)
+        self.generated += count
+        self.steps += count
+        self.pending = tokens.item(-1)
+        self._tokens.frombytes(tokens.tobytes())
+        self._unread += count
 
     def read(self) -> int:
-        """Turn `unread` tokens into text; returns the characters since the last call."""
+        """Turn its tokens into text; returns the characters since the last call."""
         self._read()
         characters, self._unread_characters = self._unread_characters, 0
         return characters
 
     def _read(self) -> None:
-        if not self.unread:
+        if not self._unread:
             return
-        unread, self.unread = self.unread, []
-        tokens = unread[0] if len(unread) == 1 else np.concatenate(unread)
-        self._tokens.frombytes(tokens.tobytes())
-        self._window = [*self._window, *tokens[-WINDOW:].tolist()][-WINDOW:]
+        tokens = np.frombuffer(self._tokens[-self._unread :], np.int32)
+        self._unread = 0
         if self._detokenizer is not None:
             text = self._detokenizer.write_all(tokens)
             self._text.append(text)
@@ -313,7 +317,6 @@ class ActiveSequence:
         tokens = tokens[:used]
         self._tokens.extend(tokens)
         self._logprobs.extend(logprobs[:used])
-        self._window = [*self._window, *tokens][-WINDOW:]
         self.generated += used
         self._since_checkpoint += used if self._detokenizer is None else len(text)
         if self.constraint_state is not None:
@@ -323,7 +326,7 @@ class ActiveSequence:
     def take_text(self, now: float) -> Generated:
         """Return what was generated since the last call."""
         self._read()
-        self.last_flush = now
+        self.last_flush, self._window = now, self.window
         generated = Generated("".join(self._text), self._tokens, self._logprobs)
         self._text, self._tokens, self._logprobs = [], array("i"), []
         return generated

@@ -100,48 +100,18 @@ class Settler:
     ) -> int:
         """Wait for the oldest burst, and settle it. Returns the tokens that it has computed.
 
-        The tokens of sequences that have ended since its launch are dropped. After a failure,
-        `Burst.rows` and the rows of `Burst.results` are those that are nobody's yet.
+        After a failure, `Burst.rows` and the rows of `Burst.results` are those that are nobody's.
         """
-        tokens, lasts, are_full = self._runner.collect(burst)
-        at, interval, todo = now(), self._flush_seconds(), _ToDo()
-        free: list[int] = []
-        results: list[StepResult] = []
-        is_read = self._reads_all()
-        try:
-            for sequence, row, own, last, is_full in zip(
-                burst.sequences, burst.rows, tokens, lasts, are_full, strict=True
-            ):
-                if sequence.dropped or not sequence.admitted:
-                    free.append(row)
-                    continue
-                if not sequence.plain:
-                    results.append(StepResult(sequence, row, 1, own.tolist()))
-                    continue
-                free.append(sequence.row)
-                sequence.row = row
-                # Inline, because this is a thousand texts' share of the host's time.
-                count = len(own)
-                todo.generated += count
-                sequence.generated += count
-                sequence.steps += count
-                sequence.pending = last
-                sequence.unread.append(own)
-                is_sent = sequence.streams and at - sequence.last_flush >= interval
-                if is_full or is_sent or is_read:
-                    self._read(sequence, todo, at, is_full, is_sent)
-        finally:
-            self._states.replace_rows(free)
-            burst.rows = burst.rows[len(free) + len(results) :]
-            burst.results = results
-        self._settle_results(results, todo, at)
+        todo, interval = _ToDo(), self._flush_seconds()
+        todo.generated = self._runner.collect(burst)
+        at = now()
+        free, burst.rows = burst.rows, []
+        self._states.replace_rows(free)
+        for sequence, is_full, is_sent in self._runner.due(at, interval):
+            self._read(sequence, todo, at, is_full, is_sent)
+        self._settle_results(burst.results, todo, at)
         self._conclude(todo, at, fail)
         return int(burst.counts.sum())
-
-    def _reads_all(self) -> bool:
-        """Whether this burst's tokens, and all that are unread, are turned into text."""
-        self._unread_bursts = (self._unread_bursts + 1) % _MAX_UNREAD
-        return not self._unread_bursts
 
     def _read(
         self, sequence: ActiveSequence, todo: "_ToDo", now: float, is_full: bool, is_sent: bool
@@ -214,7 +184,9 @@ class Settler:
         self, step_results: Sequence[StepResult], todo: "_ToDo", now: float
     ) -> list[StepResult]:
         """Settle the step results of plain sequences that were decoding; returns the others."""
-        interval, is_read = self._flush_seconds(), self._reads_all()
+        interval = self._flush_seconds()
+        self._unread_bursts = (self._unread_bursts + 1) % _MAX_UNREAD
+        is_read = not self._unread_bursts
         others: list[StepResult] = []
         free: list[int] = []
         try:
@@ -226,10 +198,7 @@ class Settler:
                 free.append(sequence.row)
                 sequence.row, step_result.row = step_result.row, -1
                 todo.generated += len(tokens)
-                sequence.generated += len(tokens)
-                sequence.steps += len(tokens)
-                sequence.pending = int(tokens[-1])
-                sequence.unread.append(tokens)
+                sequence.extend(tokens)
                 is_full = sequence.generated >= sequence.max_tokens
                 is_sent = sequence.streams and now - sequence.last_flush >= interval
                 if is_full or is_sent or is_read:
@@ -260,7 +229,10 @@ class Settler:
 
     def stop(self, job: Job, ending: Finish) -> None:
         """End a job's completions where they are; their last results are delivered as usual."""
-        self._stop([(sequence, ending) for sequence in self._scheduler.decoding(job)])
+        sequences = self._scheduler.decoding(job)
+        for sequence in sequences:
+            self._runner.leave(sequence)
+        self._stop([(sequence, ending) for sequence in sequences])
 
     def _stop(self, stopped: Sequence[Stopped]) -> None:
         for sequence, _ in stopped:

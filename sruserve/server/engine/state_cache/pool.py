@@ -75,9 +75,10 @@ class StatePool:
 
     def release_all(self, rows: Sequence[int]) -> None:
         """Release different rows. Raises KeyError if one is free, and then releases none."""
-        if not self._live.issuperset(rows) or len(set(rows)) < len(rows):
+        released = self._live.intersection(rows)
+        if len(released) < len(rows):
             raise KeyError(f"rows that are not in use were released: {sorted(rows)[:9]}")
-        self._live.difference_update(rows)
+        self._live -= released
         self._free += rows
 
 
