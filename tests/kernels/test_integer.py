@@ -53,7 +53,7 @@ def reference(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     largest = x.abs().amax(1, keepdim=True)
     up = torch.where(largest > 1e-30, 127.0 / largest, 0.0)
     rounded = torch.where(up > 0, x * up, 0.0).round()
-    sums = rounded.long() @ numbers.long().T
+    sums = rounded.double() @ numbers.double().T  # exact below 2⁵³
     product = sums.float() * (largest * torch.tensor(1 / 127) * scale)
     return product + (torch.zeros(len(weight)) if bias is None else bias)
 
