@@ -78,14 +78,19 @@ class AnswerTask(PerInputTask[AnswerRequest]):
     def n_best(self, request: AnswerRequest) -> int:
         return request.n_best
 
-    def numbers(self, request: AnswerRequest, served: ServedModel, item: SequenceInput) -> int:
-        assert isinstance(item, Pair)
-        document, max_words = item.document, _reader(served).max_answer_words
-        answers = min(request.n_best, len(document.words) * max_words)
-        return answers * (_NUMBERS + document.span_numbers(max_words))
+    def numbers(
+        self, request: AnswerRequest, served: ServedModel, items: Sequence[SequenceInput]
+    ) -> int:
+        numbers, max_words = 0, _reader(served).max_answer_words
+        for item in items:
+            assert isinstance(item, Pair)
+            document = item.document
+            answers = min(request.n_best, len(document.words) * max_words)
+            numbers += answers * (_NUMBERS + document.span_numbers(max_words))
+        return numbers
 
-    def added_bytes(self, item: SequenceInput) -> int:
-        return item.inputs.nbytes
+    def added_bytes(self, items: Sequence[SequenceInput]) -> int:
+        return sum(item.inputs.nbytes for item in items)
 
     async def items(
         self, caller: Caller, request: AnswerRequest, served: ServedModel, cost: int
