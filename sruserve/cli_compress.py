@@ -98,6 +98,15 @@ def decompress(
             "unless the original comes out.",
         ),
     ] = False,
+    max_bytes: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Most bytes of the original. Default: 64 times those of the file, and 1 MiB for "
+            "small files.",
+            show_default=False,
+        ),
+    ] = None,
     device: Annotated[
         str | None,
         typer.Option(
@@ -139,6 +148,7 @@ def decompress(
                     loaded,
                     any_build,
                     lambda n: progress.advance(bar, n),
+                    max_bytes,
                 )
     except (ModelError, OSError) as error:
         fail(_explained(error))

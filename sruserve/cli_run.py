@@ -135,8 +135,8 @@ def _answer(
     """Run to the end of the input; returns its lines, and how many are wrong."""
     from sruserve.batch.entries import EntryReader
     from sruserve.batch.files import check_output
-    from sruserve.batch.journal import Journal
-    from sruserve.batch.output import Output, StandardOutput
+    from sruserve.batch.opening import open_output
+    from sruserve.batch.output import StandardOutput
     from sruserve.batch.records import Format, records
     from sruserve.batch.run import Run, skip
     from sruserve.batch.source import Source
@@ -166,9 +166,7 @@ def _answer(
             _finish(local, Run(local, source, lines, reader, sink, made_of, None, advance))
             return source.line, sink.wrong
         check_output(Path(output), opened)
-        journal = Journal(Path(output))
-        before = journal.begin(made_of, restart)
-        written = Output(Path(output))
+        written, journal, before = open_output(Path(output), made_of, restart)
         try:
             rest = skip(before, written, source, lines)
             _finish(local, Run(local, source, rest, reader, written, made_of, journal, advance))
@@ -190,7 +188,10 @@ def _loaded(model: str, device: str | None, dtype: str | None) -> Iterator["Loca
     from sruserve.api.local_model import LocalModel
     from sruserve.api.local_settings import find_folder, local_settings
 
-    local = LocalModel.load(local_settings(find_folder(model), device, dtype))
+    # The lines of a file may be other people's, and one of them must not take for ever.
+    limits = ("max_new_tokens",)
+    settings = local_settings(find_folder(model), device, dtype, servers_limits=limits)
+    local = LocalModel.load(settings)
     try:
         yield local
     finally:

@@ -14,7 +14,9 @@ from typer.testing import CliRunner
 
 from sruserve.batch.errors import OutputError
 from sruserve.batch.files import check_output
+from sruserve.batch.output import Output
 from sruserve.cli import app
+from sruserve.server.settings import Settings
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs/batch.md").read_text()
@@ -67,6 +69,34 @@ def test_wrong_lines_make_the_exit_code_1(tmp_path: Path) -> None:
     assert (code, errors) == (1, f"1 wrong: see {output}.errors\n")
     assert answers(tmp_path / "out.errors")[0]["line"] == 2
     assert run("question-type", file, "-o", output)[0] == 1  # nothing is left, and one is wrong
+
+
+def test_a_line_may_ask_for_as_many_tokens_as_a_server_s_request(tmp_path: Path) -> None:
+    file, output = tmp_path / "prompts.jsonl", tmp_path / "out"
+    file.write_text('{"prompt": "a", "max_tokens": 1000000000}\n{"prompt": "a", "max_tokens": 2}\n')
+    assert run("shakespeare", file, "-o", output)[0] == 1
+    assert [each["line"] for each in answers(output)] == [2]
+    (error,) = answers(tmp_path / "out.errors")
+    limit = Settings.model_fields["max_new_tokens"].default
+    assert f"over the limit of {limit} for a request" in error["reason"]
+    assert "SRUSERVE_MAX_NEW_TOKENS" in error["reason"]
+
+
+def test_a_restart_beside_a_run_that_still_writes_changes_no_file(tmp_path: Path) -> None:
+    file, output = tmp_path / "lines", tmp_path / "out"
+    file.write_bytes(b"who\n\n")
+    assert run("question-type", file, "-o", output)[0] == 1
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    assert set(before) == {file, *(tmp_path / f"out{end}" for end in ("", ".errors", ".progress"))}
+    other = Output(output)
+    code, _, errors = run("question-type", file, "-o", output, "--restart")
+    assert (code, "another run writes" in errors) == (1, True)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+    other.close()
+    file.write_bytes(b"what\n")
+    assert run("question-type", file, "-o", output, "--restart")[0] == 0
+    assert set(tmp_path.iterdir()) == {file, output, tmp_path / "out.progress"}
+    assert len(answers(output)) == 1
 
 
 def test_another_option_is_refused_until_a_restart(tmp_path: Path) -> None:

@@ -6,8 +6,6 @@ from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from sruserve.api.local_model import LocalModel
 from sruserve.server.engine.job import Job, JobKind, Result, SequenceInput
 from sruserve.server.json_output import json_bytes
@@ -16,7 +14,10 @@ _TEXTS = 128  # of a job
 
 
 async def label(model: LocalModel, texts: Iterable[str], jobs: int) -> None:
-    """Encode texts, and let the engine label them, so many jobs at a time; nobody reads labels."""
+    """Encode texts, and let the engine label them, so many jobs at a time; nobody reads labels.
+
+    A job's texts are encoded together, as those of a run.
+    """
     waiting = iter(texts)
 
     async def work() -> None:
@@ -62,7 +63,7 @@ async def _label_part(model: LocalModel, texts: list[str]) -> list[Any]:
     def deliver(index: int, result: Result) -> None:
         results[index] = result
 
-    items = [SequenceInput(np.asarray(codec.encode(text)[0])) for text in texts]
+    items = list(map(SequenceInput, codec.encode_texts(texts)))
     job = Job(JobKind.CLASSIFY, items, loop, deliver, loop.create_future())
     engine.submit(job)
     await job.done

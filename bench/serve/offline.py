@@ -4,10 +4,10 @@
     python -m bench.serve.offline --quick    # only shows that it runs; its figures mean nothing
 
 All answer the same questions by the bundled classifier, whole inputs without states. The bare
-engine gets jobs of 128 texts: it encodes them, and nobody reads a file, describes a result or
-writes one. `with files` does that, too, in the least program that writes a run's bytes. Both have 4
-or 16 jobs in flight, and the better of the two counts. The HTTP server gets one text a request over
-64 connections. Loading the model does not count.
+engine gets jobs of 128 texts: they are encoded together, as a run does it, and nobody reads a file,
+describes a result or writes one. `with files` does that, too, in the least program that writes a
+run's bytes. Both have 4 or 16 jobs in flight, and the better of the two counts. The HTTP server
+gets one text a request over 64 connections. Loading the model does not count.
 """
 
 import asyncio

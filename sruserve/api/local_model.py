@@ -230,6 +230,8 @@ def _size(value: Any) -> int:
         return sum(map(_size, value.model_dump().values()))
     if isinstance(value, np.ndarray):
         return value.nbytes
+    if value and isinstance(value[0], str):
+        return sum(map(len, value))
     if value and isinstance(value[0], (int, float)):
         return 4 * len(value)
     return sum(map(_size, value))

@@ -65,14 +65,19 @@ def local_settings(
     device: str | None = None,
     dtype: str | None = None,
     state_keys: str | Sequence[str] | None = None,
+    servers_limits: Sequence[str] = (),
 ) -> Settings:
     """The settings for one model folder. None: what the environment says.
+
+    servers_limits: the names of limits that are as narrow as a server's.
 
     Raises `InvalidRequest`, which names the argument or the environment variable.
     """
     values: dict[str, Any] = {**_SERVERS_ONLY, "model_folders": (folder,)}
     values |= {
-        name: value for name, value in _WIDE.items() if not os.environ.get(variable_name(name))
+        name: value
+        for name, value in _WIDE.items()
+        if name not in servers_limits and not os.environ.get(variable_name(name))
     }
     keys = state_keys if state_keys is None or isinstance(state_keys, str) else ",".join(state_keys)
     given = {"device": device, "dtype": dtype, "state_keys": keys}

@@ -27,7 +27,10 @@ ID_PREFIX = "batch_req_"
 
 @dataclass(slots=True)
 class Answer:
-    """A line of the output, or, of a line that is wrong, one of the file of errors."""
+    """A line of the output, or, of a line that is wrong, one of the file of errors.
+
+    Lines that were asked together may be one answer: `line` is that of the last one.
+    """
 
     line: int
     content: bytes
@@ -88,8 +91,7 @@ async def _results(model: LocalModel, entries: Sequence[Entry]) -> list[Answer]:
             rows = [each.probabilities for _, each in pairs if each.state is None]
             if len(rows) == len(entries) and not any(row is None for row in rows):
                 lines = [entry.line for entry in entries]
-                written = class_lines(served.labels).write(lines, rows)
-                return list(map(Answer, lines, written))
+                return [Answer(lines[-1], class_lines(served.labels).write(lines, rows))]
         described = [task.describe(served, item, result) for item, result in pairs]
         if isinstance(request, EmbedRequest) and request.encoding_format == "base64":
             _in_base64(described, [result.vector for _, result in pairs])

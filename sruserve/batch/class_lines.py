@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -20,16 +21,21 @@ class ClassLines:
         scores = b",".join(label.replace(b"%", b"%%") + b":%b" for label in self._labels)
         self._form = b'{"line":%d,"label":%b,"score":%b,"scores":{' + scores + b"}}\n"
 
-    def write(self, lines: Sequence[int], rows: Sequence[Row]) -> list[bytes]:
+    def write(self, lines: Sequence[int], rows: Sequence[Row]) -> bytes:
         """Return lines of JSON. rows: the scores of each line's input, (classes)."""
-        scores = np.concatenate(rows).reshape(len(rows), -1)
-        texts = json_bytes(scores.tolist())[2:-2].split(b"],[")
-        best: list[int] = scores.argmax(1).tolist()
-        form, labels, written = self._form, self._labels, list[bytes]()
-        for line, text, label in zip(lines, texts, best, strict=True):
-            numbers = text.split(b",")
-            written.append(form % (line, labels[label], numbers[label], *numbers))
-        return written
+        classes, count = len(self._labels), len(rows)
+        scores = np.concatenate(rows)
+        best = scores.reshape(count, classes).argmax(1)
+        numbers = json_bytes(scores.tolist())[1:-1].split(b",")
+        fields = 3 + classes
+        values: list[Any] = [None] * (count * fields)  # of all lines, one after the other
+        values[0::fields] = lines
+        values[1::fields] = [self._labels[label] for label in best.tolist()]
+        places = best + np.arange(count) * classes
+        values[2::fields] = [numbers[place] for place in places.tolist()]
+        for label in range(classes):
+            values[3 + label :: fields] = numbers[label::classes]
+        return (self._form * count) % tuple(values)
 
 
 @lru_cache(maxsize=8)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sruserve.batch.records import Record
+from sruserve.batch.records import Record, Texts
 from sruserve.server.errors import InvalidRequest, MalformedBody, ServeError, WrongTask
 from sruserve.server.tasks.completion_request import CompletionRequest
 from sruserve.server.tasks.requests import (
@@ -102,6 +102,15 @@ class EntryReader:
             return Entry(record.line, self._schema, {}, 0, id=own_id, problem=error)
         key = self._key(self._schema, fields)
         return Entry(record.line, self._schema, fields, _size(fields), id=own_id, key=key)
+
+    def read_texts(self, texts: Texts) -> list[Entry]:
+        """Return the requests of texts."""
+        schema, options, name, key = self._schema, self._options, self._text, self._text_key
+        size = self._options_size
+        return [
+            Entry(line, schema, {**options, name: text}, size + len(text), None, None, key)
+            for line, text in enumerate(texts.texts, texts.line)
+        ]
 
     def _openai(self, line: int, value: dict[str, Any]) -> Entry:
         custom_id, body, url = str(value["custom_id"]), value.get("body"), value.get("url")

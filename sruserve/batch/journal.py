@@ -59,13 +59,15 @@ class Journal:
     def begin(self, made_of: Mapping[str, str], restart: bool) -> Progress:
         """Return how far an earlier run of the output has come, and write that it goes on.
 
-        restart: remove what there is, and begin again.
+        The output is `locked`. restart: empty it, remove what is beside it, and begin again.
 
         Raises `ChangedError` if the output is made of something else, or is none of a run.
         """
         if restart:
-            for file in self._files:
+            # What the output is made of goes first: without it, nothing goes on with the rest.
+            for file in (self.path, self._files.new_progress, self._files.errors):
                 file.unlink(missing_ok=True)
+            os.truncate(self._files.output, 0)  # unlinked, it would lose its lock
         before = self.read()
         if before is None:
             for file in (self._files.output, self._files.errors):

@@ -40,14 +40,15 @@ class Output:
 
     line: the input's line up to which both are complete. wrong, waits: see `Sink`.
 
+    file: what `locked` returned; it is closed with the output, or if this raises.
+
     Raises `ChangedError` for files that are not of a run, or that another run writes.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, file: IO[bytes] | None = None) -> None:
         self.path, self.errors, *_ = RunFiles.of(path)
         with ExitStack() as opened:
-            self._output = opened.enter_context(path.open("ab+", buffering=0))
-            _lock(self._output)
+            self._output = opened.enter_context(file or locked(path))
             self._errors: IO[bytes] | None = None
             if self.errors.exists():
                 self._errors = opened.enter_context(self.errors.open("ab+", buffering=0))
@@ -106,12 +107,12 @@ class StandardOutput:
         self._errors.flush()
 
 
-def _printable(line: bytes) -> bytes:
-    """Return a line of JSON in which all characters but its end are printable."""
-    text = line.decode().removesuffix("\n")
-    if not text.isprintable():
-        text = "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
-    return text.encode() + b"\n"
+def _printable(lines: bytes) -> bytes:
+    """Return lines of JSON in which all characters but their ends are printable."""
+    text = lines.decode()
+    if not text.replace("\n", "").isprintable():
+        text = "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
+    return text.encode()
 
 
 def _write_all(file: IO[bytes], content: bytes) -> None:
@@ -120,13 +121,21 @@ def _write_all(file: IO[bytes], content: bytes) -> None:
         view = view[file.write(view) :]
 
 
-def _lock(file: IO[bytes]) -> None:
-    try:
-        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise ChangedError(f"another run writes {file.name}: wait for its end") from error
-    except OSError:  # a file system without locks
-        return
+def locked(path: Path) -> IO[bytes]:
+    """Open an output, or create it; no other run writes it until it is closed.
+
+    Raises `ChangedError` if another run does.
+    """
+    with ExitStack() as opened:
+        file = opened.enter_context(path.open("ab+", buffering=0))
+        try:
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ChangedError(f"another run writes {file.name}: wait for its end") from error
+        except OSError:  # a file system without locks
+            pass
+        opened.pop_all()
+    return file
 
 
 def _lines(file: IO[bytes]) -> int:

@@ -23,6 +23,24 @@ class Format(StrEnum):
 
 
 @dataclass(slots=True)
+class Texts:
+    """Texts on lines that follow each other. line: the number of the first one."""
+
+    line: int
+    texts: list[str]
+
+    @property
+    def last(self) -> int:
+        """The number of the last line."""
+        return self.line + len(self.texts) - 1
+
+    def after(self, line: int) -> "Texts":
+        """Return those after a line."""
+        begin = max(self.line, line + 1)
+        return Texts(begin, self.texts[begin - self.line :])
+
+
+@dataclass(slots=True)
 class Record:
     """What one line of an input has.
 
@@ -34,9 +52,20 @@ class Record:
     value: Any = None
     problem: str | None = None
 
+    @property
+    def last(self) -> int:
+        """The number of its last line."""
+        return self.line
 
-def records(source: Source, format: Format, column: str | None) -> Iterator[Record]:  # noqa: A002
+
+def records(
+    source: Source,
+    format: Format,  # noqa: A002
+    column: str | None,
+) -> Iterator[Record | Texts]:
     """Yield the records of an input in their order; blank lines of JSON and CSV are skipped.
+
+    Lines of text come together, up to a block of `Source`.
 
     column: the column of CSV with the text, or the field of JSON objects; None: a column `text`,
     `input` or `prompt`, or the only one; whole JSON values.
@@ -46,21 +75,26 @@ def records(source: Source, format: Format, column: str | None) -> Iterator[Reco
     if format is Format.CSV:
         yield from _rows(source, column)
         return
-    for line in source:
+    together = format is Format.LINES
+    for lines in source.blocks() if together else source:
         number = source.line
-        if line is None:
+        if lines is None:
             yield Record(number, problem=f"the line has more than {MAX_LINE_BYTES:,} bytes")
-        elif format is Format.LINES:
-            yield _text(number, line)
-        elif not line.isspace():
-            yield _json(number, line, column)
+        elif together:
+            yield _texts(number, lines)
+        elif not lines.isspace():
+            yield _json(number, lines, column)
 
 
-def _text(number: int, line: bytes) -> Record:
+def _texts(last: int, lines: bytes) -> Record | Texts:
+    """Return the texts of lines, or why a single one has none. last: the number of the last."""
     try:
-        return Record(number, line.removesuffix(b"\n").removesuffix(b"\r").decode())
+        texts = lines.removesuffix(b"\n").decode().split("\n")
     except UnicodeDecodeError as error:
-        return Record(number, problem=f"the line is not UTF-8: {error.reason}")
+        return Record(last, problem=f"the line is not UTF-8: {error.reason}")
+    if b"\r" in lines:
+        texts = [text.removesuffix("\r") for text in texts]
+    return Texts(last - len(texts) + 1, texts)
 
 
 def _json(number: int, line: bytes, column: str | None) -> Record:

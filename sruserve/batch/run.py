@@ -14,16 +14,16 @@ from sruserve.batch.entries import Entry, EntryReader
 from sruserve.batch.errors import ChangedError
 from sruserve.batch.journal import Journal, Progress
 from sruserve.batch.output import Output, Sink
-from sruserve.batch.records import Record
-from sruserve.batch.source import Source
+from sruserve.batch.records import Record, Texts
+from sruserve.batch.source import BLOCK_BYTES, BLOCK_LINES, Source
 
 T = TypeVar("T")
 
 # The engine takes as many groups into a step as fit. It schedules the texts of a group that is more
 # than a step, which takes as long as computing short ones. So a group of short lines is a part of a
 # step, and those in flight are two steps: one is computed, the other is read, waits or is written.
-_GROUP_LINES = 128
-_GROUP_SIZE = 4 << 10  # characters, about: a longer line is a group of its own
+_GROUP_LINES = BLOCK_LINES
+_GROUP_SIZE = BLOCK_BYTES  # characters, about: a longer line is a group of its own
 _GROUPS = 8
 _LINES = 128  # in flight, even if they are more groups: completions are groups of one line
 _MAX_SIZE = 16 << 20
@@ -54,7 +54,7 @@ class Run:
         self,
         model: LocalModel,
         source: Source,
-        records: Iterator[Record],
+        records: Iterator[Record | Texts],
         reader: EntryReader,
         sink: Sink,
         made_of: dict[str, str],
@@ -129,6 +129,10 @@ class Run:
         """Yield the input in groups of lines that have one key and follow each other."""
         entries, size = list[Entry](), 0
         for record in self._records:
+            if isinstance(record, Texts):
+                yield from self._split(entries + self._reader.read_texts(record))
+                entries, size = [], 0
+                continue
             entry = self._reader.read(record)
             entries.append(entry)
             size += entry.size
@@ -140,10 +144,12 @@ class Run:
 
     def _split(self, entries: list[Entry]) -> Iterator[Group]:
         """Yield lines in groups of one key; the input has been read up to the last one's end."""
-        starts = [
-            i for i, each in enumerate(entries)
-            if not i or each.key is None or each.key != entries[i - 1].key
-        ]  # fmt: skip
+        starts = [0]
+        if {each.key for each in entries} != {entries[0].key} or entries[0].key is None:
+            starts += [
+                i for i, each in enumerate(entries)
+                if i and (each.key is None or each.key != entries[i - 1].key)
+            ]  # fmt: skip
         for first, end in zip(starts, [*starts[1:], len(entries)], strict=True):
             last = end == len(entries)
             done = self._progress() if last else Progress(made_of=self._made_of)
@@ -188,16 +194,19 @@ async def _in_thread(work: Callable[..., T], *arguments: Any) -> T:
 
 
 def skip(
-    before: Progress, output: Output, source: Source, records: Iterator[Record]
-) -> Iterator[Record]:
+    before: Progress, output: Output, source: Source, records: Iterator[Record | Texts]
+) -> Iterator[Record | Texts]:
     """Read the part of an input that is answered, and check that it is what it was.
 
     before: the last entry of the journal. Returns the other records. Raises `ChangedError`.
     """
     source.mark = before.line
-    rest = dropwhile(lambda record: record.line <= output.line, records)
+    rest = dropwhile(lambda record: record.last <= output.line, records)
     following = next(rest, None)
-    if source.marked != before.digest or source.line < output.line:
+    if isinstance(following, Texts):
+        following = following.after(output.line)
+    changed = before.line and source.marked != before.digest
+    if changed or source.line < output.line:
         raise ChangedError(
             f"the input is not the one that {output.path} was begun with: name another output, or "
             "add --restart to replace it"

@@ -3,11 +3,13 @@
 import hashlib
 from collections.abc import Iterator
 from functools import partial
-from typing import BinaryIO
+from io import BufferedReader
+from typing import Any, BinaryIO, cast
 
 from sruserve.batch.files import is_regular
 
 MAX_LINE_BYTES = 64 << 20
+BLOCK_LINES, BLOCK_BYTES = 128, 4 << 10  # of what is read together, about
 _PART = 1 << 20
 
 
@@ -20,6 +22,8 @@ class Source:
     """
 
     def __init__(self, file: BinaryIO) -> None:
+        if not isinstance(file, BufferedReader):
+            file = BufferedReader(cast(Any, file), _PART)
         self._file, self._digest = file, hashlib.sha256()
         self.waits = not is_regular(file)
         self._parts: list[bytes] = []  # that are still to be digested, of `_undigested` bytes
@@ -45,6 +49,28 @@ class Source:
                 self.marked = self.digest
             yield None if too_long else line
 
+    def blocks(self) -> Iterator[bytes | None]:
+        """Yield lines in blocks of UTF-8, or one alone; None for a line that is too long.
+
+        Up to the line `mark`, each is alone.
+        """
+        for line in self:
+            if line is None or self.line < self.mark or not _is_utf8(line):
+                yield line
+            else:  # a line without an end is the last one, even if the file grows
+                yield line + self._take_more() if line.endswith(b"\n") else line
+
+    def _take_more(self) -> bytes:
+        """Read lines that are at hand, to the end of a block; none if they are not UTF-8."""
+        at_hand = self._file.peek()[:BLOCK_BYTES]
+        parts = at_hand.split(b"\n", BLOCK_LINES - 1)
+        lines = at_hand[: len(at_hand) - len(parts[-1])]
+        if not _is_utf8(lines):
+            return b""
+        self._take(self._file.read(len(lines)))
+        self.line += len(parts) - 1
+        return lines
+
     def _take_rest(self) -> None:
         """Read on to the end of a line."""
         for part in iter(partial(self._file.readline, _PART), b""):
@@ -64,3 +90,11 @@ class Source:
         self._digest.update(b"".join(self._parts))
         self._parts.clear()
         self._undigested = 0
+
+
+def _is_utf8(content: bytes) -> bool:
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

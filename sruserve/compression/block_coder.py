@@ -54,6 +54,11 @@ class BlockDecoder:
         self._speller = Speller(alphabet)
         self._data, self._scores = bytearray(), 0
 
+    @property
+    def decoded(self) -> int:
+        """How many of the block's bytes are known."""
+        return len(self._data)
+
     def next(self, prediction: Prediction) -> int | None:
         """Decode up to the next id, of which the prediction is, and return it.
 

@@ -2,6 +2,7 @@
 
 CompressionError
 ├── UnfitModelError    the model cannot compress, or its numbers are not exact
+├── TooLongError       the original has more bytes than it may have
 ├── DamagedFileError   the file is no compressed file, or was changed or cut
 ├── DifferentBitsError the file is whole, but the network's bits are not those of its compression
 └── OtherBuildError    the file was made by another model, build or processor
@@ -16,6 +17,10 @@ class CompressionError(ModelError):
 
 class UnfitModelError(CompressionError):
     code = "unfit_model"
+
+
+class TooLongError(CompressionError):
+    code = "too_long"
 
 
 class DamagedFileError(CompressionError):

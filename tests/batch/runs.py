@@ -8,8 +8,7 @@ from typing import Any
 
 from sruserve.api.local_model import LocalModel
 from sruserve.batch.entries import EntryReader
-from sruserve.batch.journal import Journal
-from sruserve.batch.output import Output
+from sruserve.batch.opening import open_output
 from sruserve.batch.records import Format, records
 from sruserve.batch.run import Run, skip
 from sruserve.batch.source import Source
@@ -29,9 +28,7 @@ def run(
     lines = records(source, Format(format), column)
     reader = EntryReader(task or model.served.model.config.task, model.served.name, options or {})
     made_of = {"model": model.served.model.digest}
-    journal = Journal(output)
-    before = journal.begin(made_of, restart=False)
-    written = Output(output)
+    written, journal, before = open_output(output, made_of)
     try:
         lines = skip(before, written, source, lines)
         model.loop.run(Run(model, source, lines, reader, written, made_of, journal)())

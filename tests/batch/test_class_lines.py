@@ -40,7 +40,7 @@ def test_any_labels_and_scores_are_written_alike(
     numbers = range(7, 7 + count)
     written = ClassLines(labels).write(numbers, list(rows))
     expected = [one_by_one(labels, line, row) for line, row in zip(numbers, rows, strict=True)]
-    assert written == expected
+    assert written == b"".join(expected)
 
 
 def test_a_run_writes_the_same_bytes_with_and_without_it(

@@ -8,21 +8,22 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sruserve.api.local_model import LocalModel
 from sruserve.batch import output as outputs
 from sruserve.batch import run as running
+from sruserve.batch import source as sources
 from sruserve.batch.answers import Answer
 from sruserve.batch.entries import EntryReader
 from sruserve.batch.errors import ChangedError
-from sruserve.batch.journal import Journal
+from sruserve.batch.opening import open_output
 from sruserve.batch.output import Output
 from sruserve.batch.records import Format, records
 from sruserve.batch.run import Run
@@ -45,6 +46,46 @@ class Killed(BaseException):
     """The process ends here."""
 
 
+@settings(max_examples=25)  # each is several runs
+@given(
+    content=st.text("ab \r\n", max_size=60).map(str.encode) | st.binary(max_size=30),
+    kills=st.lists(st.integers(0, 500), min_size=1, max_size=3),
+)
+def test_lines_of_text_are_answered_once_however_they_are_read_together(
+    local: Local, tmp_path_factory: pytest.TempPathFactory, content: bytes, kills: list[int]
+) -> None:
+    folder, model = tmp_path_factory.mktemp("lines"), local("question")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sources, "BLOCK_LINES", 1)
+        run(model, content, folder / "alone", "lines")
+        patch.setattr(sources, "BLOCK_LINES", 4)
+        for left in kills:
+            with killed_after(left):
+                run(model, content, folder / "out", "lines")
+        run(model, content, folder / "out", "lines")
+    for suffix in ("", ".errors"):
+        alone, together = (folder / f"{name}{suffix}" for name in ("alone", "out"))
+        assert alone.exists() == together.exists()
+        assert not alone.exists() or alone.read_bytes() == together.read_bytes()
+
+
+@contextmanager
+def killed_after(left: int) -> Iterator[None]:
+    """A block in which a run is killed once so many bytes are written."""
+    remaining = left
+
+    def write(file: io.FileIO, content: bytes) -> None:
+        nonlocal remaining
+        file.write(content[: max(0, remaining)])
+        remaining -= len(content)
+        if remaining < 0:
+            raise Killed
+
+    with pytest.MonkeyPatch.context() as patch, suppress(Killed):
+        patch.setattr(outputs, "_write_all", write)
+        yield
+
+
 @given(
     group=st.sampled_from([128, 3]),  # lines: the file is one group, or several are in hand
     kills=st.lists(st.integers(0, 3000), min_size=1, max_size=3),
@@ -55,19 +96,9 @@ def test_a_run_that_is_killed_anywhere_ends_as_one_that_is_not(
     folder, model = tmp_path_factory.mktemp("runs"), local("question")
     run(model, LINES, folder / "whole")
     for left in kills:
-        with pytest.MonkeyPatch.context() as patch:
-            remaining = [left]
-
-            def write(file: io.FileIO, content: bytes, remaining: list[int] = remaining) -> None:
-                file.write(content[: remaining[0]])
-                remaining[0] -= len(content)
-                if remaining[0] < 0:
-                    raise Killed
-
-            patch.setattr(outputs, "_write_all", write)
+        with pytest.MonkeyPatch.context() as patch, killed_after(left):
             patch.setattr(running, "_GROUP_LINES", group)
-            with suppress(Killed):
-                run(model, LINES, folder / "out")
+            run(model, LINES, folder / "out")
     run(model, LINES, folder / "out")
     for suffix in ("", ".errors"):
         assert (folder / f"out{suffix}").read_bytes() == (folder / f"whole{suffix}").read_bytes()
@@ -131,6 +162,12 @@ def test_a_process_that_is_stopped_goes_on(
     assert output.read_bytes() == expected
 
 
+def test_an_empty_input_may_be_repeated_and_grow(local: Local, tmp_path: Path) -> None:
+    for content in (b"", b"", jsonl([1])):
+        run(local("question"), content, tmp_path / "out")
+    assert [each["line"] for each in answers(tmp_path / "out")] == [1]
+
+
 def test_a_finished_run_has_nothing_left_to_do_but_lines_that_were_added(
     local: Local, tmp_path: Path
 ) -> None:
@@ -174,7 +211,8 @@ def test_a_file_of_somebody_else_is_neither_changed_nor_continued(
     with pytest.raises(ChangedError, match=r"list\.progress is not beside it"):
         run(local("question"), jsonl([1]), tmp_path / "list")
     assert lines.read_bytes() == b"what went wrong today"
-    Journal(tmp_path / "new").begin({"model": local("question").served.model.digest}, False)
+    begun, *_ = open_output(tmp_path / "new", {"model": local("question").served.model.digest})
+    begun.close()
     (tmp_path / "new").write_bytes(b"another letter\n")
     with pytest.raises(ChangedError, match="not of a run"):
         run(local("question"), jsonl([1]), tmp_path / "new")
@@ -213,7 +251,7 @@ class HeldSink:
     def write(self, answers: Sequence[Answer]) -> None:
         self.begun.set()
         assert self.may_end.wait(60)
-        self.written += len(answers)
+        self.written += sum(each.content.count(b"\n") for each in answers)
 
 
 async def turns_after_cancellation(run: Run) -> None:

@@ -22,7 +22,7 @@ from sruserve.batch.answers import Answer, answer
 from sruserve.batch.entries import Entry, EntryReader
 from sruserve.batch.errors import InputError
 from sruserve.batch.output import Output, StandardOutput
-from sruserve.batch.records import Format, Record, records
+from sruserve.batch.records import Format, Record, Texts, records
 from sruserve.batch.source import Source
 from sruserve.server.errors import EngineFailure, Overloaded
 from sruserve.server.offload import offload
@@ -298,7 +298,7 @@ def test_only_a_pipe_is_read_and_written_on_a_thread(
         source = Source(io.BytesIO(path.read_bytes()) if waits else file)
         output = Output(tmp_path / "out")
 
-        def seen(lines: Iterator[Record]) -> Iterator[Record]:
+        def seen(lines: Iterator[Record | Texts]) -> Iterator[Record | Texts]:
             for each in lines:
                 threads.add(threading.current_thread().name)
                 yield each

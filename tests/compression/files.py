@@ -18,9 +18,14 @@ def compressed(model: Model, data: bytes, block_bytes: int = BLOCK_BYTES) -> byt
     return file
 
 
-def decompressed(model: Model, file: bytes, any_build: bool = False) -> bytes:
+def decompressed(
+    model: Model, file: bytes, any_build: bool = False, max_bytes: int | None = None
+) -> bytes:
     """The original of a file."""
-    source, target = Reader(io.BytesIO(file)), io.BytesIO()
-    sizes = decompress(source, target, read_header(source), model, any_build)
+    source, target, parts = Reader(io.BytesIO(file)), io.BytesIO(), list[int]()
+    header = read_header(source)
+    sizes = decompress(source, target, header, model, any_build, parts.append, max_bytes)
+    assert sum(parts) <= len(file)
+    assert min(parts, default=0) >= 0
     assert (sizes.original, sizes.compressed) == (len(target.getvalue()), len(file))
     return target.getvalue()

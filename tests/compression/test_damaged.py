@@ -10,12 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sruserve.compression.container import Reader, checksum
-from sruserve.compression.errors import CompressionError, DamagedFileError, OtherBuildError
+from sruserve.compression import block_coder, decompress
+from sruserve.compression.container import MAX_BLOCK_BYTES, Block, Reader, checksum, write_block
+from sruserve.compression.errors import (
+    CompressionError,
+    DamagedFileError,
+    OtherBuildError,
+    TooLongError,
+)
 from sruserve.compression.header import MAGIC, describe, read_header, write_header
 from sruserve.model.folder import Model
 from tests.compression.files import compressed, decompressed
-from tests.support import random_model
+from tests.support import PRINTABLE, random_model
 
 TEXT = b"To be, or not to be: that is the question. " * 12
 
@@ -44,6 +50,35 @@ def test_no_flipped_bit_gives_another_file(
 def test_a_file_that_ends_too_early_is_refused(model: Model, file: bytes, place: float) -> None:
     with pytest.raises(DamagedFileError, match=r"ends too early|no file of"):
         decompressed(model, file[: int(place * len(file))])
+
+
+def test_a_file_that_states_too_much_is_refused_before_any_of_it_is_decoded(
+    model: Model, file: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert decompressed(model, file, max_bytes=len(TEXT)) == TEXT
+    monkeypatch.setattr(decompress, "_decoded", None)
+    with pytest.raises(TooLongError, match="an original of 516, and it may have 515: if"):
+        decompressed(model, file, max_bytes=len(TEXT) - 1)
+    head = io.BytesIO()
+    write_header(head, describe(model))
+    block = io.BytesIO()
+    write_block(block, Block(MAX_BLOCK_BYTES, b"", bytes(4), bytes(4)))
+    with pytest.raises(TooLongError, match="if you trust the file, allow more with --max-bytes"):
+        decompressed(model, head.getvalue() + block.getvalue() * 17 + b"\0")
+
+
+def test_progress_is_told_while_blocks_are_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(block_coder, "_FOREIGN_BITS", 100.0)  # ids, although the model is random
+    monkeypatch.setattr(decompress, "_STEPS", 8)
+    model = random_model(tmp_path / "m", vocabulary=PRINTABLE)
+    file, told = compressed(model, TEXT, 128), list[int]()
+    source = Reader(io.BytesIO(file))
+    header, begin = read_header(source), source.bytes
+    decompress.decompress(source, io.BytesIO(), header, model, advance=told.append)
+    assert len(told) >= 128 // 8
+    assert begin + sum(told) == len(file) - 32  # but for the digest behind all blocks
 
 
 def test_bytes_after_the_end_are_refused(model: Model, file: bytes) -> None:

@@ -1,6 +1,6 @@
 """A vocabulary of single characters: each character of a text is one id, white space too."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -59,6 +59,9 @@ class Characters:
             )
         ids: Ids = np.where(known, self._ids[at], self._unknown)
         return ids, ""
+
+    def encode_texts(self, texts: Sequence[str]) -> list[Ids]:
+        return [self.encode(text)[0] for text in texts]
 
     def locate(self, text: str, word: str = "", more: bool = False) -> tuple[Ids, Ids, str]:
         ids, rest = self.encode(text, word, more)

@@ -3,9 +3,10 @@
 import json
 import re
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from itertools import accumulate, pairwise
+from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,7 @@ WORDS_FILE, BYTES_FILE = "tokenizer.json", "bytes.json"
 _LONG = 4096  # characters from which the tokenizer is faster on a whole text than on its pieces
 _PART = 1 << 16  # characters of a long text that are tokenized at a time
 _NORMALIZED = 1 << 26  # limit on the characters of a normalized word
+_ASCII_SPACES = " \t\n\v\f\r\x1c\x1d\x1e\x1f"  # at which `str.split` splits
 
 
 class Codec(Protocol):
@@ -64,6 +66,10 @@ class Codec(Protocol):
         Places are (ids, 2), int64: where the id begins and ends, in characters of `text`. Those in
         `word` are negative.
         """
+        ...
+
+    def encode_texts(self, texts: Sequence[str]) -> list[Ids]:
+        """Return the ids of each of several whole texts, as `encode` does."""
         ...
 
     def parts(self, text: str, max_characters: int) -> list[str]:
@@ -133,7 +139,9 @@ class Words:
         self.whole_because = None if file.frame is None else file.frame.whole_because
         self._spaces, self._piece = spaces, words_of(spaces)
         self._space = re.compile(f"[{re.escape(spaces)}]")
-        self._ids, self._places = PieceCache(), PieceCache()
+        self._other_spaces = [space for space in _ASCII_SPACES if space not in spaces]
+        self._ids = PieceCache[bytes]()  # int64
+        self._places = PieceCache[list[int]]()
 
     def encode(self, text: str, word: str = "", more: bool = False) -> tuple[Ids, str]:
         if word or more:
@@ -141,8 +149,17 @@ class Words:
         if len(text) > self._longest:
             self._check(text)
         if len(text) <= _LONG:
-            return np.array(self._ids_by_piece(text), np.int64), word
+            return self._ids_by_piece(text), word
         return np.concatenate([self._ids_of(part) for part in self._parts(text, _PART)]), word
+
+    def encode_texts(self, texts: Sequence[str]) -> list[Ids]:
+        if max(map(len, texts), default=0) > min(_LONG, self._longest):
+            return [self.encode(text)[0] for text in texts]
+        split = self._splitter("".join(texts))
+        parts = [self._bytes_of(split(text)) for text in texts]
+        ids = np.frombuffer(bytearray().join(parts), np.int64)  # one array takes as long as all
+        ends = list(accumulate([len(part) // ids.itemsize for part in parts], initial=0))
+        return [ids[first:end] for first, end in pairwise(ends)]
 
     def locate(self, text: str, word: str = "", more: bool = False) -> tuple[Ids, Ids, str]:
         word_length = len(word)
@@ -154,7 +171,7 @@ class Words:
         for match in self._piece.finditer(text):
             piece_ids, piece_places = self._located(match[0])
             start = match.start() - word_length
-            ids.extend(piece_ids)
+            ids.frombytes(piece_ids)
             places.extend([start + place for place in piece_places])
         return np.array(ids, np.int64), np.array(places, np.int64).reshape(-1, 2), word
 
@@ -195,38 +212,53 @@ class Words:
         try:
             ids = self._tokenized(text).ids
         except Exception:  # a word has no entry: go by pieces to find it
-            ids = self._ids_by_piece(text)
+            return self._ids_by_piece(text)
         # Convert in parts, because each conversion blocks all other threads.
         at = range(0, max(1, len(ids)), _PART)
         return np.concatenate([np.array(ids[i : i + _PART], np.int64) for i in at])
 
-    def _ids_by_piece(self, text: str) -> list[int]:
+    def _ids_by_piece(self, text: str) -> Ids:
         """Return the ids of a short text, most of whose words are cached."""
-        ids: list[int] = []
-        known = self._ids.get
-        for piece in self._piece.findall(text):
-            piece_ids = known(piece)
-            ids += self._ids_of_new(piece) if piece_ids is None else piece_ids
-        return ids
+        return np.frombuffer(bytearray(self._bytes_of(self._splitter(text)(text))), np.int64)
 
-    def _ids_of_new(self, piece: str) -> list[int]:
+    def _splitter(self, text: str) -> Callable[[str], list[str]]:
+        """Return what splits parts of a text into pieces: the faster one if it does the same."""
+        if not text.isascii():
+            return self._piece.findall
+        for space in self._other_spaces:
+            if space in text:
+                return self._piece.findall
+        return str.split
+
+    def _bytes_of(self, pieces: Sequence[str]) -> bytes:
+        """Return the ids of pieces of text without white space, one after the other."""
+        known = list(map(self._ids.get, pieces))
+        if None not in known:
+            return b"".join(cast("list[bytes]", known))
+        new = self._ids_of_new
+        return b"".join(
+            [new(piece) if ids is None else ids for piece, ids in zip(pieces, known, strict=True)]
+        )
+
+    def _ids_of_new(self, piece: str) -> bytes:
         """Return the ids of text without white space."""
         with _named(piece):
-            ids: list[int] = self._tokenized(piece).ids
-        self._ids.add(piece, ids)
-        return ids
+            ids = array("q", self._tokenized(piece).ids)
+        self._ids.add(piece, ids.tobytes(), len(ids))
+        return ids.tobytes()
 
-    def _located(self, piece: str) -> tuple[list[int], list[int]]:
+    def _located(self, piece: str) -> tuple[bytes, list[int]]:
         """Return the ids of text without white space, and begin and end of each, in turn."""
         ids, places = self._ids.get(piece), self._places.get(piece)
         if ids is None or places is None:
             with _named(piece):
                 (encoding,) = self._tokenizer.encode_batch([piece], add_special_tokens=False)
-            ids = encoding.ids
+            numbers = array("q", encoding.ids)
+            ids, count = numbers.tobytes(), len(numbers)
             # `offsets` would build all places in one call, which blocks all other threads.
-            places = [at for i in range(len(ids)) for at in encoding.token_to_chars(i) or ()]
-            self._ids.add(piece, ids)
-            self._places.add(piece, places)
+            places = [at for i in range(count) for at in encoding.token_to_chars(i) or ()]
+            self._ids.add(piece, ids, count)
+            self._places.add(piece, places, 2 * count)
         return ids, places
 
     def _finished(self, text: str, more: bool) -> tuple[str, str]:
@@ -313,6 +345,9 @@ class Bytes:
                 f"{place} of the text); remove or replace it"
             )
         return ids, ""
+
+    def encode_texts(self, texts: Sequence[str]) -> list[Ids]:
+        return [self.encode(text)[0] for text in texts]
 
     def locate(self, text: str, word: str = "", more: bool = False) -> tuple[Ids, Ids, str]:
         """See `Codec.locate`; every byte of a character has the character's place."""

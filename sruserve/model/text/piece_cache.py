@@ -1,6 +1,9 @@
 """A bounded cache of the ids of short pieces of text, because words repeat."""
 
 from threading import Lock
+from typing import TypeVar
+
+V = TypeVar("V")
 
 MAX_CHARACTERS = 64  # of a cached piece: longer ones seldom repeat
 MAX_BYTES = 8 << 20
@@ -8,8 +11,8 @@ MAX_BYTES = 8 << 20
 _ENTRY, _CHARACTER, _NUMBER = 300, 4, 40
 
 
-class PieceCache(dict[str, list[int]]):
-    """Lists of integers by piece: look up as in any dict, from any thread; insert only by `add`.
+class PieceCache(dict[str, V]):
+    """Integers by piece: look up as in any dict, from any thread; insert only by `add`.
 
     max_bytes: limit on all entries together. An entry that would exceed it clears the cache first.
     """
@@ -19,9 +22,9 @@ class PieceCache(dict[str, list[int]]):
         self._free_bytes = self._max_bytes = max_bytes
         self._lock = Lock()
 
-    def add(self, piece: str, numbers: list[int]) -> None:
-        """Cache a piece, if it is short."""
-        size = _ENTRY + _CHARACTER * len(piece) + _NUMBER * len(numbers)
+    def add(self, piece: str, value: V, numbers: int) -> None:
+        """Cache a piece, if it is short. numbers: how many integers its value has."""
+        size = _ENTRY + _CHARACTER * len(piece) + _NUMBER * numbers
         if len(piece) > MAX_CHARACTERS or size > self._max_bytes:
             return
         with self._lock:
@@ -30,4 +33,4 @@ class PieceCache(dict[str, list[int]]):
                 self._free_bytes = self._max_bytes
             if piece not in self:
                 self._free_bytes -= size
-                self[piece] = numbers
+                self[piece] = value

@@ -1,7 +1,7 @@
 """Vocabularies of tokenizers that do not read each word by itself, such as ByteLevel, Metaspace."""
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -46,6 +46,9 @@ class Subwords:
                 np.array(part_ids[i : i + _PART], np.int64) for i in range(0, len(part_ids), _PART)
             ]
         return np.concatenate(ids), word
+
+    def encode_texts(self, texts: Sequence[str]) -> list[Ids]:
+        return [self.encode(text)[0] for text in texts]
 
     def locate(self, text: str, word: str = "", more: bool = False) -> tuple[Ids, Ids, str]:
         start = -len(word)

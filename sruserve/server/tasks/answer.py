@@ -53,15 +53,23 @@ class AnswerTask(PerInputTask[AnswerRequest]):
     def n_best(self, request: AnswerRequest) -> int:
         return request.n_best
 
-    def numbers(self, request: AnswerRequest, served: ServedModel, item: SequenceInput) -> int:
-        assert isinstance(item, Pair)
-        document, max_words = item.document, reader_of(served).max_answer_words
-        answers = min(request.n_best, len(document.words) * max_words)
-        return answers * (_NUMBERS + _span_numbers(document, max_words))
+    def numbers(
+        self, request: AnswerRequest, served: ServedModel, items: Sequence[SequenceInput]
+    ) -> int:
+        numbers, max_words = 0, reader_of(served).max_answer_words
+        for item in items:
+            assert isinstance(item, Pair)
+            document = item.document
+            answers = min(request.n_best, len(document.words) * max_words)
+            numbers += answers * (_NUMBERS + _span_numbers(document, max_words))
+        return numbers
 
-    def added_bytes(self, item: SequenceInput) -> int:
-        assert isinstance(item, Pair)
-        return item.inputs.nbytes + item.stored_bytes
+    def added_bytes(self, items: Sequence[SequenceInput]) -> int:
+        total = 0
+        for item in items:
+            assert isinstance(item, Pair)
+            total += item.inputs.nbytes + item.stored_bytes
+        return total
 
     async def items(
         self, caller: Caller, request: AnswerRequest, served: ServedModel, cost: int

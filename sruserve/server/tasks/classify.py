@@ -52,9 +52,11 @@ class ClassifyTask(SequenceTask[ClassifyRequest]):
     def wants_raw_scores(self, request: ClassifyRequest) -> bool:
         return request.raw_scores
 
-    def numbers(self, request: ClassifyRequest, served: ServedModel, item: SequenceInput) -> int:
-        del request, item
-        return served.model.config.label_numbers
+    def numbers(
+        self, request: ClassifyRequest, served: ServedModel, items: Sequence[SequenceInput]
+    ) -> int:
+        del request
+        return len(items) * served.model.config.label_numbers
 
     def items(
         self, caller: Caller, request: ClassifyRequest, served: ServedModel, cost: int

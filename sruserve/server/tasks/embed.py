@@ -5,6 +5,7 @@ reads its scores from that row, through the layers of its head. An encoder has n
 vector is its last output. The vector is not normalised.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from sruserve.server.engine.job import Embedded, JobKind, SequenceInput
@@ -40,9 +41,11 @@ class EmbedTask(SequenceTask[EmbedRequest]):
         del request, served
         return JobKind.EMBED
 
-    def numbers(self, request: EmbedRequest, served: ServedModel, item: SequenceInput) -> int:
-        del request, item
-        return vector_width(served)
+    def numbers(
+        self, request: EmbedRequest, served: ServedModel, items: Sequence[SequenceInput]
+    ) -> int:
+        del request
+        return len(items) * vector_width(served)
 
     def describe(
         self, served: ServedModel, item: SequenceInput, result: Embedded

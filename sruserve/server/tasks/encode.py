@@ -1,5 +1,6 @@
 """Encode: the outputs of a network without a head for each step."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from numpy.typing import NDArray
@@ -21,9 +22,11 @@ class EncodeTask(SequenceTask[EncodeRequest]):
         del request, served
         return JobKind.ENCODE
 
-    def numbers(self, request: EncodeRequest, served: ServedModel, item: SequenceInput) -> int:
+    def numbers(
+        self, request: EncodeRequest, served: ServedModel, items: Sequence[SequenceInput]
+    ) -> int:
         del request
-        return served.model.config.rnn.output_size * len(item.inputs)
+        return served.model.config.rnn.output_size * sum(len(item.inputs) for item in items)
 
     def describe(self, served: ServedModel, item: SequenceInput, result: Encoded) -> dict[str, Any]:
         del item

@@ -27,8 +27,8 @@ def split_inputs(value: Input, limits: InputLimits, field: str) -> Sequence[str 
     if not inputs:
         raise EmptyInput(f"'{field}' is an empty list; send at least one text", param=field)
     check_inputs(len(inputs), limits, field)
-    for content in inputs:
-        if 4 * len(content) > limits.input_bytes:  # a character has at most four bytes
+    if 4 * max(map(len, inputs)) > limits.input_bytes:  # a character has at most four bytes
+        for content in inputs:
             _check_length(content, limits.input_bytes, field)
     return inputs
 

@@ -17,7 +17,7 @@ from sruserve.server.tasks.inputs import (
 )
 from sruserve.server.tasks.limits import text_numbers
 from sruserve.server.tasks.requests import Request
-from sruserve.server.tasks.task import AnyBody, BaseTask, Task
+from sruserve.server.tasks.task import AnyBody, BaseTask, Task, carried_characters
 
 Body = TypeVar("Body", bound=Request)
 
@@ -70,11 +70,10 @@ class PerInputTask(ResultTask[Body], Task[Body]):
         state_output = served.state_output(request)
         items = await self.items(caller, request, served, cost)
         numbers = len(items) * served.state_numbers(state_output)
-        for item in items:
-            numbers += self.numbers(request, served, item)
-            if state_output is StateOutput.COPY:
-                numbers += text_numbers(item.word)
-            cost += self.added_bytes(item)
+        numbers += self.numbers(request, served, items)
+        if state_output is StateOutput.COPY:
+            numbers += sum(text_numbers(item.word) for item in items)
+        cost += self.added_bytes(items)
         results: list[Any] = [None] * len(items)
         job = Job(
             kind=self.kind(request, served),
@@ -115,7 +114,6 @@ class PerInputTask(ResultTask[Body], Task[Body]):
                 spent.used = steps
                 if ahead:  # what was read counts nowhere any more, so nothing refers to it
                     items = job.items = [_without_inputs(each) for each in items]
-                    del item
                     results = await self.run_ahead(caller, request, served, results, spent)
                     spent.used = steps = steps + ahead * len(items)
                     if caller.observation is not None:
@@ -156,13 +154,13 @@ class PerInputTask(ResultTask[Body], Task[Body]):
         del request
         return 1
 
-    def added_bytes(self, item: SequenceInput) -> int:
-        """The bytes of an item that count in the queue beside those of the request."""
-        return 0 if item.start is None else len(item.start.word) + len(item.start.held_back)
+    def added_bytes(self, items: Sequence[SequenceInput]) -> int:
+        """The bytes of items that count in the queue beside those of the request."""
+        return carried_characters([item.start for item in items])
 
-    def numbers(self, request: Body, served: ServedModel, item: SequenceInput) -> int:
-        """The approximate count of numbers in the result of one item, if there can be many."""
-        del request, served, item
+    def numbers(self, request: Body, served: ServedModel, items: Sequence[SequenceInput]) -> int:
+        """The approximate count of numbers in the results of items, if there can be many."""
+        del request, served, items
         return 0
 
 

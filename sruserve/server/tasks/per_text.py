@@ -5,7 +5,7 @@ from typing import ClassVar, TypeVar
 
 from sruserve.server.engine.job import SequenceInput, Snapshot
 from sruserve.server.errors import InvalidRequest
-from sruserve.server.repository.encoding import Tokens, encode_input
+from sruserve.server.repository.encoding import Tokens, encode_input, encode_texts
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.tasks.caller import Caller
 from sruserve.server.tasks.inputs import split_inputs
@@ -20,9 +20,11 @@ class PerTextTask(PerInputTask[Chunk]):
     """One result for each text or list of ids.
 
     locates: the results have the places of the tokens in a text.
+    needs_only_ids: the item of a text that begins and ends here has its ids, and nothing else.
     """
 
     locates: ClassVar[bool] = False
+    needs_only_ids: ClassVar[bool] = True
 
     def items(
         self, caller: Caller, request: Chunk, served: ServedModel, cost: int
@@ -38,6 +40,10 @@ class PerTextTask(PerInputTask[Chunk]):
         inputs = split_inputs(request.input, self.limits, "input")
         starts = await self.starts(caller, request, served, len(inputs), cost)
         if sum(count_characters(inputs, starts)) <= served.long_characters:
+            if self.needs_only_ids and request.begun_by is None and not request.more:
+                ids = encode_texts(served, inputs)
+                if ids is not None:
+                    return list(map(SequenceInput, ids))
             return [
                 self.text_item(request, served, content, start, None)
                 for content, start in zip(inputs, starts, strict=True)

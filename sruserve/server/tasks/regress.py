@@ -38,10 +38,15 @@ class RegressTask(SequenceTask[RegressRequest]):
         every = regression_of(served).steps == "every"
         return JobKind.REGRESS_STEPS if every else JobKind.REGRESS
 
-    def numbers(self, request: RegressRequest, served: ServedModel, item: SequenceInput) -> int:
-        regression = regression_of(served)
-        steps = len(item.inputs) if regression.steps == "every" else 1
-        return regression.row_numbers * (steps + request.steps_ahead)
+    def numbers(
+        self, request: RegressRequest, served: ServedModel, items: Sequence[SequenceInput]
+    ) -> int:
+        regression, rows = regression_of(served), len(items) * request.steps_ahead
+        if regression.steps == "every":
+            rows += sum(len(item.inputs) for item in items)
+        else:
+            rows += len(items)
+        return regression.row_numbers * rows
 
     async def run(
         self,

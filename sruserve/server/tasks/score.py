@@ -17,6 +17,7 @@ class ScoreTask(PerTextTask[ScoreRequest]):
     """The log-likelihood of all tokens with a predecessor, also in bits."""
 
     name, schema = "generate", ScoreRequest
+    needs_only_ids = False
 
     def kind(self, request: ScoreRequest, served: ServedModel) -> JobKind:
         del request, served

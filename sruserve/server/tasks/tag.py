@@ -1,5 +1,6 @@
 """Tag: label each step of texts, ids or features, and merge the labels into spans."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -76,7 +77,7 @@ class TagTask(SequenceTask[TagRequest]):
     """The label of each step with its score, and spans."""
 
     name, schema = "tag", TagRequest
-    locates = True
+    locates, needs_only_ids = True, False
 
     def __init__(self, catalogue: Catalogue, limits: InputLimits) -> None:
         super().__init__(catalogue, limits)
@@ -86,19 +87,11 @@ class TagTask(SequenceTask[TagRequest]):
         del request, served
         return JobKind.TAG
 
-    def numbers(self, request: TagRequest, served: ServedModel, item: SequenceInput) -> int:
+    def numbers(
+        self, request: TagRequest, served: ServedModel, items: Sequence[SequenceInput]
+    ) -> int:
         del request
-        crf, steps = served.model.network.crf, len(item.inputs)
-        # A label and a text are in the entry of a token, and in that of a span.
-        each = _NUMBERS + 2 * served.model.config.longest_label_numbers
-        texts = 2 * text_numbers(item.text) if isinstance(item, Text) else 0
-        if crf is not None:
-            # While the labels of all steps are open, each keeps five bytes for every label.
-            each += 5 * crf.labels // NUMBER_BYTES
-            if item.start is not None:
-                steps += crf.open_steps(item.start.probabilities)
-                texts += text_numbers(item.start.held_back)
-        return each * steps + texts
+        return sum(_numbers(served, item) for item in items)
 
     async def starts(
         self, caller: Caller, request: Request, served: ServedModel, count: int, cost: int
@@ -175,6 +168,21 @@ class TagTask(SequenceTask[TagRequest]):
             **pending,
             "state": served.seal_state(result.state),
         }
+
+
+def _numbers(served: ServedModel, item: SequenceInput) -> int:
+    """The approximate count of numbers in the result of one item."""
+    crf, steps = served.model.network.crf, len(item.inputs)
+    # A label and a text are in the entry of a token, and in that of a span.
+    each = _NUMBERS + 2 * served.model.config.longest_label_numbers
+    texts = 2 * text_numbers(item.text) if isinstance(item, Text) else 0
+    if crf is not None:
+        # While the labels of all steps are open, each keeps five bytes for every label.
+        each += 5 * crf.labels // NUMBER_BYTES
+        if item.start is not None:
+            steps += crf.open_steps(item.start.probabilities)
+            texts += text_numbers(item.start.held_back)
+    return each * steps + texts
 
 
 def _open_steps(served: ServedModel, start: Snapshot | None) -> int:

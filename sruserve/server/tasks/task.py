@@ -153,12 +153,13 @@ def count_characters(
     inputs: Sequence[str | list[int]], starts: Sequence[Snapshot | None]
 ) -> tuple[int, int]:
     """The characters or ids of inputs, and the characters that the states before them carry."""
-    size = carried = 0
-    for content, start in zip(inputs, starts, strict=True):
-        size += _size(content) + INPUT_CHARACTERS
-        if start is not None:
-            carried += len(start.word) + len(start.held_back)
-    return size, carried
+    size = sum(map(_size, inputs)) + INPUT_CHARACTERS * len(inputs)
+    return size, carried_characters(starts)
+
+
+def carried_characters(starts: Sequence[Snapshot | None]) -> int:
+    """The characters that states carry: of unfinished words, and of texts whose labels are open."""
+    return sum(len(start.word) + len(start.held_back) for start in starts if start is not None)
 
 
 def _size(content: str | list[int] | list[str]) -> int:

@@ -85,14 +85,14 @@ def test_a_word_that_comes_again_is_not_tokenised_again(
 
 
 def test_pieces_are_forgotten_only_when_others_need_their_bytes() -> None:
-    pieces = PieceCache(1000)
+    pieces = PieceCache[list[int]](1000)
     for piece in ("a", "b"):
-        pieces.add(piece, [1])
+        pieces.add(piece, [1], 1)
     assert set(pieces) == {"a", "b"}
-    pieces.add("c", [1])
+    pieces.add("c", [1], 1)
     assert set(pieces) == {"c"}
-    pieces.add("d", [1] * 100)
-    pieces.add("e" * (MAX_CHARACTERS + 1), [1])
+    pieces.add("d", [1] * 100, 100)
+    pieces.add("e" * (MAX_CHARACTERS + 1), [1], 1)
     assert set(pieces) == {"c"}
 
 

@@ -107,6 +107,41 @@ def test_parts_of_a_text_give_the_ids_and_places_of_the_whole(
         assert (ids, places, rest) == (whole.tolist(), located.tolist(), left)
 
 
+# what `str.split` splits at, and separators of one kind of tokenizers only
+WHITE = " \t\n\v\f\r\x1c\x1d\x1e\x1f\x85\xa0\u3000"
+
+
+@pytest.fixture(scope="module", params=["all spaces", "one space"])
+def split_words(request: pytest.FixtureRequest) -> tuple[Tokenizer, Words]:
+    """A tokenizer that splits at white space, or at one kind of it, and its vocabulary."""
+    tokenizer = Tokenizer(WordLevel({"<oov>": 0, "a": 1, "b": 2, "é": 3}, unk_token="<oov>"))
+    all_spaces = request.param == "all spaces"
+    tokenizer.pre_tokenizer = WhitespaceSplit() if all_spaces else CharDelimiterSplit(" ")
+    codec = tokenizer_codec(tokenizer.to_str().encode(), "")
+    assert isinstance(codec, Words)
+    return tokenizer, codec
+
+
+@given(texts=st.lists(st.text(f"aabé{WHITE}", max_size=8), max_size=6))
+def test_texts_have_the_ids_of_the_tokenizer_alone_and_together(
+    split_words: tuple[Tokenizer, Words], texts: list[str]
+) -> None:
+    tokenizer, codec = split_words
+    expected = [tokenizer.encode(text).ids for text in texts]
+    assert [codec.encode(text)[0].tolist() for text in texts] == expected
+    assert [ids.tolist() for ids in codec.encode_texts(texts)] == expected
+
+
+def test_long_texts_have_the_same_ids_beside_short_ones(words: Words) -> None:
+    texts = ["how far", "is it ? " * 1000, ""]
+    assert [*map(list, words.encode_texts(texts))] == [[1, 2], [3, 4, 5] * 1000, []]
+
+
+def test_texts_of_characters_and_bytes_have_their_ids_together() -> None:
+    texts = ["ab", "", "b"]
+    assert [ids.tolist() for ids in Bytes([97, 98]).encode_texts(texts)] == [[0, 1], [], [1]]
+
+
 def test_a_place_is_that_of_a_word_or_of_a_bytes_character(words: Words) -> None:
     text = "how  far, Denver?"
     words_at_places = [text[begin:end] for begin, end in words.locate(text)[1].tolist()]
