@@ -19,6 +19,7 @@ from sruserve.kernels.chunks import chunk_rows, plan, run_layers
 from sruserve.kernels.cpu.stack import CompiledStack, compilable
 from sruserve.kernels.decode import Decoder
 from sruserve.kernels.devices import CPU, copy_to_device
+from sruserve.kernels.merged import MergedLayers
 from sruserve.kernels.side_stream import side_stream_for
 from sruserve.kernels.triton.tiles import SAMPLE_VOCABULARY
 from sruserve.model.cells.stack import Builder, Shapes
@@ -234,6 +235,7 @@ class Network(Streamable):
             head=head,
             states=states,
             input_projection=self._input_projection,
+            merged=MergedLayers.of(layers),
         )
 
     def warm_up(self, before: Callable[[int], None] = lambda _: None) -> None:
