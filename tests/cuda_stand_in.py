@@ -26,13 +26,17 @@ class CudaError(RuntimeError):
 
 
 class Graph:
-    """What a capture has recorded."""
+    """What a capture has recorded; a replay launches it in the current stream."""
 
-    def __init__(self) -> None:
+    def __init__(self, cuda: "StandInCuda") -> None:
         self.launches: list[str] = []
-        self.is_valid = True
+        self.is_valid, self._cuda, self.is_complete = True, cuda, False
 
-    def replay(self) -> None: ...
+    def replay(self) -> None:
+        if not self.is_complete:
+            raise CudaError("called CUDAGraph::replay without a preceding successful capture")
+        for launch in self.launches:
+            self._cuda.launch(launch)
 
 
 class Stream:
@@ -133,7 +137,7 @@ class StandInCuda:
         return Event(self)
 
     def new_cudagraph(self) -> Graph:
-        return Graph()
+        return Graph(self)
 
     def graph_pool_handle(self) -> tuple[int, int]:
         return 0, 1
@@ -184,6 +188,7 @@ class StandInCuda:
                 stream.capture = None
         if not graph.is_valid:
             raise CudaError("operation failed due to a previous error during capture")
+        graph.is_complete = True
 
     def _all(self) -> list[Stream]:
         return [self._default, *(stream for pool in self._streams.values() for stream in pool)]

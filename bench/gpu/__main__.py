@@ -16,9 +16,9 @@ output is all of them as JSON. To try the script without a GPU:
 Before any measurement the kernels must agree with float64, and bit for bit with themselves: graphs
 with launches, few rows with many, steps with whole sequences. Otherwise the exit code is 1 and
 nothing is measured, unless --time-anyway is given. The exit code is also 1 if a part could not be
-measured, and 2 without a GPU. A missed target does not fail the run, but is marked in the table. A
-floor is the number of bytes to move, or of operations, divided by the device's measured rate in the
-same run.
+measured, and 2 without a GPU or for a candidate that it cannot run. A missed target does not fail
+the run, but is marked in the table. A floor is the number of bytes to move, or of operations,
+divided by the device's measured rate in the same run.
 """
 
 import argparse
@@ -81,6 +81,10 @@ def main() -> int:
     if interpreted and not args.quick:
         print("bench.gpu: Triton's interpreter supports --quick only", file=sys.stderr)
         return 2
+    refused = [] if interpreted else _refused(args.candidates)
+    if refused:
+        print("\n".join(f"bench.gpu: {each}" for each in refused), file=sys.stderr)
+        return 2
     if args.shared_columns:
         tiles.SHARED_COLUMNS = args.shared_columns
     choose(set(args.candidates))
@@ -118,6 +122,15 @@ def main() -> int:
 def _interpreted() -> bool:
     """Whether the Triton kernels run on the CPU, in Python."""
     return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def _refused(candidates: Sequence[Candidate]) -> list[str]:
+    """Which candidates cannot run on this GPU, and why."""
+    from sruserve.kernels.triton.support import why_not
+
+    capability = torch.cuda.get_device_capability(0)
+    reasons = {each: why_not(each, capability) for each in candidates}
+    return [f"leave out {each}: {reason}" for each, reason in reasons.items() if reason]
 
 
 def _check(bench: Bench, groups: Sequence[str] = tuple(GROUPS)) -> tuple[list[Check], list[str]]:

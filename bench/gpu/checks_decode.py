@@ -5,17 +5,19 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from bench.gpu.checks import EXACTLY, dtypes, name, unlike
+from bench.gpu.checks import EXACTLY, differing, dtypes, name, unlike
 from bench.gpu.context import Bench
 from bench.gpu.model import LANGUAGE_MODEL, SMALL, TINY, random_decoder, random_streams
 from bench.gpu.reference import allowed_tokens, relative_error
 from bench.report.targets import Check, Target
-from sruserve.kernels import RaggedBatch
+from sruserve.kernels import Cell, RaggedBatch
 from sruserve.kernels.chunks import plan, run_layers
 from sruserve.kernels.decode import Decoder
 from sruserve.kernels.graphs import Eager, GraphedDecode
+from sruserve.kernels.reference.fixed_point import fixed_limit, fixed_product
 from sruserve.kernels.side_stream import side_stream_for
 from sruserve.kernels.slots import Slots
+from sruserve.kernels.triton.tiles import MERGED_ROWS, merged_tile
 
 _FAST = {torch.float32: 1e-5, torch.bfloat16: 3e-2, torch.float16: 5e-3}
 
@@ -26,6 +28,7 @@ def decode_checks(bench: Bench) -> Iterator[Check]:
         yield from _steps(bench, dtype)
         yield from _fast(bench, dtype)
         yield from _bursts(bench, dtype)
+        yield _sums(bench, dtype)
     yield from _chunks(bench)
     yield from _draws(bench)
     if not bench.quick:
@@ -70,6 +73,32 @@ def _fast(bench: Bench, dtype: torch.dtype) -> Iterator[Check]:
         error = relative_error(logits[1], logits[0].cpu().double())
         label = f"fast, {count} streams, {name(dtype)}: error against default"
         yield Check(label, error, "", Target(maximum=_FAST[dtype]))
+
+
+def _sums(bench: Bench, dtype: torch.dtype) -> Check:
+    """Check the sums of merged steps against the reference, whose integers have one result."""
+    from sruserve.kernels.triton.merged import SPARE, merged_step
+
+    inputs, width, nexts = (16, 40, 24) if bench.quick else (512, 2048, 512)
+    weight = bench.random(nexts, width, dtype=dtype, spread=width**-0.5)
+    gates, changed = bench.random(2, width, dtype=torch.float32), 0.0
+    for rows in range(1, MERGED_ROWS + 1):
+        sums = torch.zeros(rows, nexts + SPARE, dtype=torch.int64, device=bench.device)
+        each = bench.arange(rows)
+        states = bench.random(rows, width, dtype=torch.float32)
+        x, residual = (
+            bench.random(rows, inputs, dtype=dtype),
+            bench.random(rows, width, dtype=dtype),
+        )
+        planes = bench.random(3 * width, inputs, dtype=dtype, spread=inputs**-0.5)
+        h = merged_step(
+            x, planes, residual, gates, gates, states, each, each, 0, Cell(),
+            next_weight=weight.T.contiguous(), next_sums=sums, limit=fixed_limit(weight),
+            tile=merged_tile(rows),
+        )  # fmt: skip
+        expected, _ = fixed_product(h.cpu(), weight.cpu())
+        changed += differing(sums[:, :nexts].cpu(), expected)
+    return Check(f"merged steps, {name(dtype)}: sums unlike the reference", changed, "", EXACTLY)
 
 
 def _bursts(bench: Bench, dtype: torch.dtype) -> Iterator[Check]:

@@ -48,7 +48,7 @@ def decode_timings(bench: Bench, ceilings: Ceilings) -> None:
         _curve(bench, ceilings, size, decoders["default"], bursts, count)
     for count in (counts[0], counts[-1]):
         _parts(bench, ceilings, size, decoders, count)
-    count_launches(bench, decoders["default"])
+    count_launches(bench, decoders)
 
 
 def step_bytes(decoder: Decoder, size: Size, count: int) -> int:

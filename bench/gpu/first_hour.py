@@ -79,6 +79,7 @@ STAGES = {
             _checks("kernels", "kernels"),
             _checks("decode", "decode"),
             _checks("decode-early", "decode", "--candidates", "dependent-launch", "narrow-step"),
+            _checks("decode-merged", "decode", "--candidates", "merged-step"),
             _checks("norms", "bits", "--candidates", "triton-norm"),
         ),
         "Is a tile of `bits` red and `bits-of-shared-columns` green? Set SHARED_COLUMNS = 32 in "
@@ -101,6 +102,8 @@ STAGES = {
         (
             _variant("decode", "dependent-launch"),
             _variant("decode", "dependent-launch", "narrow-step"),
+            _variant("decode", "merged-step"),
+            _variant("decode", "merged-step", "dependent-launch"),
             _variant("decode", "crowd-tiles"),
             _variant("layers", "wide-scan"),
             *(Step(part, (*_UNCHECKED, part)) for part in ("tiles", "states")),

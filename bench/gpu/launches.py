@@ -1,6 +1,6 @@
 """The number of kernel launches for a character, and the time of an empty kernel."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from bench.gpu.clock import captured
@@ -11,10 +11,22 @@ from sruserve.kernels.slots import Slots
 _EMPTY = 200  # empty kernels in one graph
 
 
-def count_launches(bench: Bench, decoder: Decoder) -> None:
-    """Record the number of kernel launches for a character, and the time of an empty kernel."""
+def count_launches(bench: Bench, decoders: Mapping[str, Decoder]) -> None:
+    """Record each mode's kernel launches for a character, and the time of as many empty ones."""
     if not bench.on_gpu:
         return
+    counts = {mode: _launches(bench, decoder) for mode, decoder in decoders.items()}
+    empty = _empty_kernels(bench)
+    samples = bench.time("kernels that do nothing, in a graph", {"one": empty}, pieces=_EMPTY)
+    bench.check("graph: a kernel that does nothing", samples["one"].median, "us")
+    for mode, count in counts.items():
+        bench.check(f"decode, {mode}: Triton launches per character", count, "launches")
+        floor = samples["one"].median * count
+        bench.check(f"decode, {mode}: as many kernels that do nothing", floor, "us")
+
+
+def _launches(bench: Bench, decoder: Decoder) -> int:
+    """Count the launches of one step."""
     from triton.knobs import runtime
 
     count = 0
@@ -29,12 +41,7 @@ def count_launches(bench: Bench, decoder: Decoder) -> None:
         decoder.step(slots)
     finally:
         runtime.launch_enter_hook.remove(launched)
-    bench.check("decode: Triton launches per character", count, "launches")
-    empty = _empty_kernels(bench)
-    samples = bench.time("kernels that do nothing, in a graph", {"one": empty}, pieces=_EMPTY)
-    bench.check("graph: a kernel that does nothing", samples["one"].median, "us")
-    floor = samples["one"].median * count
-    bench.check("decode: as many kernels that do nothing as a character has", floor, "us")
+    return count
 
 
 def _empty_kernels(bench: Bench) -> Callable[[], object]:

@@ -12,6 +12,9 @@ from bench.gpu.scan import ScanShape
 from bench.report.targets import NO_TARGET, Target
 from sruserve.kernels import Cell, CellLayer, RaggedBatch, make_linear
 from sruserve.kernels.chunks import chunk_rows, plan, run_layers
+from sruserve.kernels.devices import copy_to_device
+from sruserve.kernels.graphs import recorder_for
+from sruserve.kernels.input_graphs import USES_BEFORE_CAPTURE, InputGraphs, row_bucket
 from sruserve.kernels.side_stream import side_stream_for
 
 _CHUNKS = (2048, 4096, 8192)  # rows; a network uses `chunk_rows`
@@ -26,6 +29,18 @@ def layer_timings(bench: Bench, ceilings: Ceilings) -> None:
         for layers in (1,) if bench.quick else (1, 4):
             _compare_with_products(bench, ceilings, shape, layers)
     _compare_with_lstm(bench, ceilings)
+    for shape in (
+        (ScanShape(3, 2, 16),)
+        if bench.quick
+        else (ScanShape(128, 2, 1024), ScanShape(500, 6, 1024))
+    ):
+        stack = Stack(bench, shape, 1 if bench.quick else 4)
+        table = stack.input(bench)
+        calls = {
+            "as launched": stack.from_tokens(table, in_bucket=False),
+            "in a bucket": stack.from_tokens(table, in_bucket=True),
+        }
+        bench.time(f"whole inputs, {shape}, {name(bench.dtype)}", calls)
 
 
 class Stack:
@@ -75,6 +90,30 @@ class Stack:
         batches = [batch for *_, batch in planned.chunks]
         stream = side_stream_for(self.on)
         return lambda: run_layers(layers, parts, batches, stream)
+
+    def from_tokens(self, table: Tensor, in_bucket: bool) -> Callable[[], object]:
+        """Return a call of the stack over tokens on the host, as launched or in a bucket."""
+
+        def through(tokens: Tensor, batch: RaggedBatch) -> Tensor:
+            x = table.index_select(0, tokens)
+            for layer in self.default:
+                x = layer(x, batch)
+            return x
+
+        tokens, each = torch.arange(self.shape.rows), torch.arange(self.shape.batch)
+        offsets = torch.arange(self.shape.batch + 1) * self.shape.steps
+        batch = RaggedBatch(offsets, self.states, each, each)
+        if not in_bucket:
+
+            def launch() -> Tensor:
+                ((*_, moved),) = plan(batch, self.shape.rows, one_chunk=True).chunks
+                return through(copy_to_device(tokens, self.on), moved)
+
+            return launch
+        graphs = InputGraphs(through, self.on, row_bucket(len(tokens)), recorder_for(self.on))
+        for _ in range(USES_BEFORE_CAPTURE):
+            graphs.run(tokens, batch)
+        return lambda: graphs.run(tokens, batch)
 
     def floors_us(self, ceilings: Ceilings, itemsize: int) -> tuple[float, float]:
         """Return the floors, in µs, of all products and of all recurrences."""

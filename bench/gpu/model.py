@@ -7,6 +7,7 @@ from torch import Tensor
 
 from sruserve.kernels import Cell, CellLayer, make_linear
 from sruserve.kernels.decode import Decoder
+from sruserve.kernels.merged import MergedLayers
 from sruserve.kernels.slots import WINDOW, DecodeInputs
 
 
@@ -81,6 +82,7 @@ def random_decoder(
             weight(size.vocabulary, size.width) * 3, random(size.vocabulary), dtype, device, fast
         ),
         states=states,
+        merged=MergedLayers.of(layers),
     )
 
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from sruserve.kernels.layer import StepLayer
 from sruserve.kernels.linear import LinearOp
+from sruserve.kernels.merged import MergedLayers
 from sruserve.kernels.slots import Slots
 
 
@@ -19,6 +20,7 @@ class Decoder:
     head: (width) -> (vocabulary).
     states: (rows, state width), float32.
     input_projection: (in) -> (first layer's in); None without one.
+    merged: the layers in fewer launches for few streams, or None.
     """
 
     embedding: Tensor
@@ -26,6 +28,7 @@ class Decoder:
     head: LinearOp
     states: Tensor
     input_projection: LinearOp | None = None
+    merged: MergedLayers | None = None
 
     def logits(self, tokens: Tensor, source: Tensor, target: Tensor) -> Tensor:
         """Consume a token of every stream; returns logits (streams, vocabulary), float32.
@@ -36,8 +39,11 @@ class Decoder:
         index: Tensor | None = tokens
         if self.input_projection is not None:
             x, index = self.input_projection.step(x, tokens), None
-        for layer in self.layers:
-            x, index = layer.step(x, self.states, source, target, index), None
+        if self.merged is not None and self.merged.takes(len(source)):
+            x = self.merged.step(x, self.states, source, target, index)
+        else:
+            for layer in self.layers:
+                x, index = layer.step(x, self.states, source, target, index), None
         return self.head.step(x, dtype=torch.float32)
 
     def step(self, slots: Slots) -> None:

@@ -67,6 +67,11 @@ class GraphRecorder:
         return _mark(self._device)
 
 
+def recorder_for(device: torch.device) -> GraphBackend:
+    """Return what records work on a device."""
+    return GraphRecorder(device) if device.type == "cuda" else Eager()
+
+
 def _mark(device: torch.device) -> Wait:
     if device.type != "cuda":
         return lambda: None
@@ -123,19 +128,17 @@ class GraphedDecode:
         max_steps: int,
         recorder: GraphBackend | None = None,
     ) -> None:
-        if recorder is None:
-            recorder = GraphRecorder(device) if device.type == "cuda" else Eager()
-        self._recorder = recorder
+        self._recorder = recorder or recorder_for(device)
         self._sizes = _sizes(max_streams)
         self.max_steps = min(max_steps, MAX_STEPS)
         self._lengths = [n for n in LENGTHS if n <= max_steps]
         self._buckets: dict[int, _Bucket] = {}
         # Largest first: the smaller graphs then fit into the memory of the larger ones.
         for size in reversed(self._sizes):
-            slots, replays = Slots(size, self.max_steps, device, recorder.copy), {}
+            slots, replays = Slots(size, self.max_steps, device, self._recorder.copy), {}
             for length in self._lengths:
                 slots.reset()  # recording runs the steps, too
-                replays[length] = recorder.record(_burst(step, slots, length))
+                replays[length] = self._recorder.record(_burst(step, slots, length))
             self._buckets[size] = _Bucket(slots, replays)
         self._loaded = self._buckets[self._sizes[0]]
 

@@ -15,10 +15,15 @@ from sruserve.kernels import (
     uses_panels,
     uses_triton,
 )
+from sruserve.kernels.candidates import Candidate, chosen
 from sruserve.kernels.chunks import chunk_rows, plan, run_layers
 from sruserve.kernels.cpu.stack import CompiledStack, compilable
 from sruserve.kernels.decode import Decoder
 from sruserve.kernels.devices import CPU, copy_to_device
+from sruserve.kernels.graphs import recorder_for
+from sruserve.kernels.input_graphs import InputGraphs
+from sruserve.kernels.layer import CellLayer
+from sruserve.kernels.merged import MergedLayers
 from sruserve.kernels.side_stream import side_stream_for
 from sruserve.kernels.triton.tiles import SAMPLE_VOCABULARY
 from sruserve.model.cells.stack import Builder, Shapes
@@ -35,6 +40,7 @@ from sruserve.model.heads.softmaxes import activation
 from sruserve.model.runtime import Streamable
 
 PIECE_ROWS = 1024
+_GRAPHED_CHUNKS = 4  # chunks whose rows all graphs of whole inputs may have
 _WARM_SCORES = 1 << 26  # numbers: 256 MiB
 PIECE_BYTES = 8 << 20  # of one layer's product: it is still in cache when the scan reads it
 
@@ -118,6 +124,7 @@ class Network(Streamable):
         self.piece_rows = max(64, min(PIECE_ROWS, PIECE_BYTES // (columns * dtype.itemsize)))
         self._chunk_rows = chunk_rows(self.layers)
         self._side_stream = side_stream_for(device)
+        self._graphs = self._input_graphs()
 
     @property
     def pooled_width(self) -> int | None:
@@ -234,6 +241,7 @@ class Network(Streamable):
             head=head,
             states=states,
             input_projection=self._input_projection,
+            merged=MergedLayers.of(layers),
         )
 
     def warm_up(self, before: Callable[[int], None] = lambda _: None) -> None:
@@ -316,10 +324,32 @@ class Network(Streamable):
         rows = torch.arange(len(hidden)) if wanted is None else wanted
         return hidden.index_select(0, planned.places(rows))
 
+    def _input_graphs(self) -> InputGraphs | None:
+        """Graphs of single chunks, if the candidate is chosen and no layer needs the host."""
+        if Candidate.INPUT_GRAPHS not in chosen or not uses_triton(self.device):
+            return None
+        if self._concat or self._input_layers is not None:
+            return None
+        if not all(isinstance(layer, CellLayer) for layer in self.layers):
+            return None
+        if self._pool is not None and not isinstance(self._pool, PoolLayer):
+            return None
+        most_rows = _GRAPHED_CHUNKS * self._chunk_rows
+        recorder = recorder_for(self.device)
+        return InputGraphs(self._in_one_piece, self.device, most_rows, recorder)
+
+    def _in_one_piece(self, inputs: Tensor, batch: RaggedBatch) -> Tensor:
+        return self._through(self._embedded(inputs), batch)
+
     def _hidden_in_chunks(
         self, inputs: Tensor, batch: RaggedBatch, wanted: Tensor | None
     ) -> Tensor:
         """Compute `hidden` on a GPU: all rows at once, or long sequences in chunks of time."""
+        if self._graphs is not None and len(inputs) <= self._chunk_rows:
+            graphed = self._graphs.run(inputs, batch)
+            if graphed is not None:
+                rows = None if wanted is None else copy_to_device(wanted, self.device)
+                return graphed.clone() if rows is None else graphed.index_select(0, rows)
         planned = plan(
             batch, self._chunk_rows, one_chunk=not self.supports_streaming or self._concat
         )

@@ -7,10 +7,12 @@ import torch
 
 from sruserve.kernels import Cell, RaggedBatch, candidates
 from sruserve.kernels.candidates import Candidate
-from sruserve.kernels.triton import linear, step, tiles
+from sruserve.kernels.triton import linear, step, support, tiles
 from sruserve.kernels.triton import scan as triton_scan
+from sruserve.kernels.triton.dependent import begins_early
+from sruserve.kernels.triton.support import why_not
 
-HOPPER = (9, 0)
+AMPERE, HOPPER, BLACKWELL = (8, 0), (9, 0), (10, 0)
 WIDTH, INPUTS, ROWS = 20, 40, 5
 
 
@@ -75,7 +77,7 @@ def test_a_candidate_changes_only_the_tiles_that_it_names(monkeypatch: pytest.Mo
             tiles.scan_tile(2, 1 << 20),
         ]
 
-    monkeypatch.setattr(tiles, "_narrow_has_wgmma", lambda: True)
+    monkeypatch.setattr(support, "_triton_version", lambda: (3, 9))
     shipped = chosen_tiles()
     for candidate, expected in {
         Candidate.NARROW_STEP: [tiles.STEP_NARROW, tiles.LINEAR_DECODE_NARROW, *shipped[2:]],
@@ -87,8 +89,28 @@ def test_a_candidate_changes_only_the_tiles_that_it_names(monkeypatch: pytest.Mo
         candidates.choose({candidate})
         assert chosen_tiles() == expected, candidate
     candidates.choose({Candidate.NARROW_STEP})
-    monkeypatch.setattr(tiles, "_narrow_has_wgmma", lambda: False)
+    monkeypatch.setattr(support, "_triton_version", lambda: (3, 7))
     assert chosen_tiles() == shipped, "Triton has another instruction for 8 columns"
-    monkeypatch.undo()
-    candidates.choose({Candidate.NARROW_STEP})
-    assert tiles.step_tile(1, torch.bfloat16, (8, 0)) == tiles.STEP_AMPERE
+    assert tiles.step_tile(1, torch.bfloat16, AMPERE) == tiles.STEP_NARROW
+
+
+def test_a_candidate_says_where_it_cannot_run_and_is_not_used_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    candidates.choose(set(Candidate))
+    monkeypatch.setattr(support, "_triton_version", lambda: (3, 6))
+    refused = {
+        (each, place)
+        for each in Candidate
+        for place in (AMPERE, HOPPER, BLACKWELL)
+        if why_not(each, place)
+    }
+    assert refused == {
+        (Candidate.DEPENDENT_LAUNCH, AMPERE),
+        (Candidate.NARROW_STEP, HOPPER),
+        (Candidate.NARROW_STEP, BLACKWELL),
+    }
+    assert "compute capability 9.0" in why_not(Candidate.DEPENDENT_LAUNCH, AMPERE)
+    assert "Triton 3.9" in why_not(Candidate.NARROW_STEP, HOPPER)
+    assert not begins_early(AMPERE)
+    assert begins_early(HOPPER)

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from sruserve.kernels import RaggedBatch, uses_triton
+from sruserve.kernels import RaggedBatch, input_graphs, uses_triton
+from sruserve.kernels.candidates import Candidate
 from sruserve.model.folder import Model
 from sruserve.model.heads.config import HeadConfig
 from sruserve.model.runtime import Runtime
@@ -81,6 +82,30 @@ def test_chunks_of_time_change_nothing(model: Model, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(model.network, "_chunk_rows", 4)
     # Not bit for bit: the rows of the interpreter's products depend on how many there are.
     torch.testing.assert_close(run(model), whole, rtol=1e-5, atol=1e-5)
+
+
+def test_graphs_of_whole_inputs_change_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(input_graphs, "USES_BEFORE_CAPTURE", 1)
+    monkeypatch.setattr(input_graphs, "FEWEST_ROWS", 8)
+    monkeypatch.setattr("sruserve.model.network.chosen", {Candidate.INPUT_GRAPHS})
+    head = HeadConfig.model_validate({"pooling": "mean"})
+    made = random_model(tmp_path / "m", "classify", vocab_size=95, head=head, layer_norm=True)
+    network, rows = made.network, torch.arange(3)
+    states, results = network.layout.allocate(len(rows)), []
+    batch = RaggedBatch(torch.tensor([0, 4, 4, 9]), states, rows.where(rows < 2, -1), rows)
+    for _ in range(3):  # as it is, captured, replayed
+        states.fill_(0.5)
+        results.append(
+            (network.hidden(torch.arange(9), batch, torch.tensor([3, 8])), states.clone())
+        )
+    assert len(network._graphs._buckets) == 1  # type: ignore[attr-defined]
+    for each in results[1:]:
+        # Not bit for bit: the rows of the interpreter's products depend on how many there are.
+        torch.testing.assert_close(each, results[0], rtol=1e-5, atol=1e-5)
+    with_attention = random_model(tmp_path / "other", **FORMS["srupp"])
+    assert with_attention.network._graphs is None  # type: ignore[attr-defined]
 
 
 def test_several_poolings_are_computed_in_chunks_of_time_too(

@@ -1,7 +1,8 @@
 """Compile every shipped Triton kernel ahead of time, on a machine without a GPU.
 
-`python -m tests.kernels.aot 0 2` compiles the first of every two `forms()`, `1 2` the others, with
-whichever Triton it finds, and prints one JSON object: {"triton": version, "kernels": {key: facts}},
+`python -m tests.kernels.aot 0 2` compiles the first of every two `forms()`, `1 2` the others, and
+each of them those that are for every Triton, with whichever Triton it finds, and prints one JSON
+object: {"triton": version, "kernels": {key: facts}},
 the facts being what `Compiled` holds, without the PTX, and the wanted patterns that the PTX lacks.
 
 To add a kernel, write a function that yields a `Configuration` for every form its launcher can
@@ -18,7 +19,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from sruserve.kernels.triton import tiles
 from sruserve.kernels.triton.scan import scan_kernel
 
 CAPABILITIES = (80, 90)
+EVERY_CAPABILITY = (80, 90, 100)
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ class Configuration:
     barriers: the most `bar.sync` in the PTX; values that move between threads cost two each.
     contains: capability -> a pattern that must occur in the PTX, such as an MMA instruction.
     capabilities: what it is compiled for.
+    every_triton: whether each Triton compiles it, and not one of them.
     """
 
     name: str
@@ -57,6 +60,7 @@ class Configuration:
     barriers: int = 1000
     contains: dict[int, str] = field(default_factory=dict)
     capabilities: tuple[int, ...] = CAPABILITIES
+    every_triton: bool = False
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,8 @@ class Compiled:
 
 def configurations() -> Iterator[Configuration]:
     """Every kernel that ships, in every shape a launcher can choose."""
-    from tests.kernels import aot_attention, aot_linear  # they describe them in this module's words
+    # They describe them in this module's words.
+    from tests.kernels import aot_attention, aot_candidates, aot_linear
 
     return chain(
         scan_configurations(),
@@ -82,6 +87,7 @@ def configurations() -> Iterator[Configuration]:
         aot_linear.sample_configurations(),
         aot_linear.norm_configurations(),
         aot_attention.attention_configurations(),
+        aot_candidates.candidate_configurations(),
     )
 
 
@@ -90,6 +96,15 @@ def forms() -> Iterator[tuple[Configuration, int]]:
     for turn, wanted in enumerate(configurations()):
         for capability in wanted.capabilities[:: 1 if turn % 2 else -1]:
             yield wanted, capability
+
+
+def share_of_forms(share: int, shares: int) -> Iterator[tuple[Configuration, int]]:
+    """What one of so many Tritons compiles: every form that is for each of them, and its turns."""
+    turn = 0
+    for wanted, capability in forms():
+        if wanted.every_triton or turn % shares == share:
+            yield wanted, capability
+        turn += not wanted.every_triton
 
 
 def scan_configurations() -> Iterator[Configuration]:
@@ -109,7 +124,7 @@ def scan_configurations() -> Iterator[Configuration]:
             name = f"scan-{dtype}-{tile.channels}-{form}-{split}"
             activation = Activation(turn % 4)
             cell = Cell(blocks=blocks, activation=activation, updated_reset=turn // 2 % 2 == 1)
-            wanted = _scan(name, dtype, tile, 512, split, cell, residual)
+            wanted = scan_form(name, dtype, tile, 512, split, cell, residual)
             yield replace(wanted, capabilities=capabilities)
     others = {
         "lrn": Cell(kind=Kind.LRN, activation=Activation.TANH),
@@ -126,18 +141,16 @@ def scan_configurations() -> Iterator[Configuration]:
     for k, (kind, cell) in enumerate(others.items()):
         dtype, tile, _ = kinds[k % 3]
         name = f"scan-{kind}-{dtype}"
-        yield _scan(name, dtype, tile, 512, (512, 256)[k % 2], cell, kind.endswith("residual"))
+        yield scan_form(name, dtype, tile, 512, (512, 256)[k % 2], cell, kind.endswith("residual"))
     for width, split in ((500, 500), (504, 252), (4, 2)):  # blocks that the width does not fill
         name = f"scan-bf16-of-{width}-{split}"
-        yield _scan(name, "bf16", tiles.SCAN_16_BIT, width, split, Cell(), True)
-    wide = _scan("candidate-scan-bf16", "bf16", tiles.SCAN_16_BIT_WIDE, 512, 512, Cell(), True)
-    yield replace(wide, barriers=1000)  # its two warps share a stage
+        yield scan_form(name, "bf16", tiles.SCAN_16_BIT, width, split, Cell(), True)
     # Rows that no 4-byte copy can read: as correct, but not as fast.
-    odd = _scan("scan-bf16-of-501", "bf16", tiles.SCAN_16_BIT, 501, 501, Cell(), True)
+    odd = scan_form("scan-bf16-of-501", "bf16", tiles.SCAN_16_BIT, 501, 501, Cell(), True)
     yield replace(odd, async_copies=0)
 
 
-def _scan(
+def scan_form(
     name: str,
     dtype: str,
     tile: tiles.ScanTile,
@@ -227,7 +240,7 @@ def _cuobjdump(what: str, cubin: bytes) -> str:
 def main() -> None:
     share, shares = map(int, sys.argv[1:])
     kernels: dict[str, dict[str, Any]] = {}
-    for wanted, capability in islice(forms(), share, None, shares):
+    for wanted, capability in share_of_forms(share, shares):
         made = compile_ahead(
             wanted.kernel, wanted.signature, wanted.constants, wanted.options, capability
         )

@@ -7,10 +7,9 @@ import torch
 
 from sruserve.kernels.triton import tiles
 from sruserve.kernels.triton.attention_kernels import attention_kernel, ring_kernel
-from tests.kernels.aot import Configuration
+from tests.kernels.aot import EVERY_CAPABILITY, Configuration
 from tests.kernels.aot_linear import BF16, DTYPES, FP16, FP32
 
-_CAPABILITIES = (80, 90, 100)  # their tiles are the same everywhere
 _MMA = r"mma\.sync\.aligned\.m16n8k16"  # too few queries for larger instructions
 
 
@@ -53,8 +52,8 @@ def _attention(
         | {"ONE_STEP": one_step, "QUERIES": tile.queries, "KEYS": tile.keys}
         | {"DEPTH": tile.depth, "VALUES": tile.values},
         options={"num_warps": tile.warps, "enable_fp_fusion": False},
-        contains={} if dtype is FP32 else dict.fromkeys(_CAPABILITIES, _MMA),
-        capabilities=_CAPABILITIES,
+        contains={} if dtype is FP32 else dict.fromkeys(EVERY_CAPABILITY, _MMA),
+        capabilities=EVERY_CAPABILITY,
     )
 
 
@@ -76,7 +75,7 @@ def _ring(name: str, dtype: torch.dtype, width: int, *, window: int, memory: boo
         | {"SLOTS": tiles.RING_SLOTS, "COLUMNS": tiles.RING_COLUMNS},
         options={"num_warps": 4, "enable_fp_fusion": False},
         registers=96,
-        capabilities=_CAPABILITIES,
+        capabilities=EVERY_CAPABILITY,
     )
 
 

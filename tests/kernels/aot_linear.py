@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import astuple, replace
+from itertools import islice
 from typing import Any
 
 import torch
@@ -16,79 +17,73 @@ from sruserve.kernels.triton.norm import norm_kernel
 from sruserve.kernels.triton.sample import sample_kernel
 from sruserve.kernels.triton.step import step_kernel
 from sruserve.kernels.triton.tiles import LinearTile
-from tests.kernels.aot import CAPABILITIES, Configuration
+from tests.kernels.aot import CAPABILITIES, EVERY_CAPABILITY, Configuration
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 DTYPES = {BF16: "bf16", FP16: "fp16", FP32: "fp32"}
-PLACES = {80: (8, 0), 90: (9, 0)}  # as torch names the capabilities
+PLACES = {80: (8, 0), 90: (9, 0), 100: (10, 0)}  # as torch has the capabilities
 # One kind of instruction in every kernel of a capability, so that all of them round alike.
 MMA = {
     80: r"\A(?![\s\S]*wgmma)(?![\s\S]*mma\.sync(?!\.aligned\.m16n8k16))[\s\S]*mma\.sync",
     90: r"\A(?![\s\S]*mma\.sync\.)(?![\s\S]*wgmma\.mma_async\S*n\d+k(?!16))[\s\S]*wgmma\.mma_async",
+    100: r"\A(?![\s\S]*wgmma)(?![\s\S]*mma\.sync\.)[\s\S]*tcgen05\.mma",
 }
-FMA = {80: r"fma\.rn\.f32", 90: r"fma\.rn\.f32"}
+FMA = dict.fromkeys(PLACES, r"fma\.rn\.f32")
 # Between the last load and the last store, which may overwrite what another warp loads.
 SETTLED = (
     r"ld\.global(?:(?!ld\.global)[\s\S])*bar\.sync(?:(?!ld\.global)[\s\S])*st\.global"
     r"(?![\s\S]*ld\.global)"
 )
 _LARGE_BATCH = 1024  # streams
-_WIDTH = 2048
-_PROJECTED = 512
-_VECTOR_CAPABILITIES = (*CAPABILITIES, 100)  # their tiles are the same everywhere
-_SRU = Cell(activation=Activation.TANH)
-_SRU_OF_4 = Cell(blocks=4, activation=Activation.TANH)
+WIDTH = 2048
+PROJECTED = 512
+SRU = Cell(activation=Activation.TANH)
+SRU_OF_4 = Cell(blocks=4, activation=Activation.TANH)
 _LRN = Cell(kind=Kind.LRN, activation=Activation.TANH)
 _QRNN = Cell(kind=Kind.QRNN)
 
 
 def linear_configurations() -> Iterator[Configuration]:
     """Prefill, one step and few rows; with tails and, last, inputs that 16 bytes do not divide."""
-    for capability, place in PLACES.items():
-        for dtype, outputs in ((BF16, 3 * _WIDTH), (FP32, 3 * _WIDTH), (FP16, 94)):
+    for capability, place in islice(PLACES.items(), len(CAPABILITIES)):
+        for dtype, outputs in ((BF16, 3 * WIDTH), (FP32, 3 * WIDTH), (FP16, 94)):
             tile = tiles.linear_tile(outputs, dtype, place)
-            yield _product(tile, dtype, _PROJECTED, outputs, capability)
-        for inputs, outputs in ((_WIDTH, _PROJECTED), (200, 94), (203, 3 * _WIDTH)):
+            yield product_form(tile, dtype, PROJECTED, outputs, capability)
+        for inputs, outputs in ((WIDTH, PROJECTED), (200, 94), (203, 3 * WIDTH)):
             tile = tiles.linear_tile(outputs, BF16, place)
-            yield _product(tile, BF16, inputs, outputs, capability)
+            yield product_form(tile, BF16, inputs, outputs, capability)
         logits = tiles.decode_tile(1, BF16, place)
-        yield _product(logits, BF16, _WIDTH, 256, capability, head=True)
+        yield product_form(logits, BF16, WIDTH, 256, capability, head=True)
         for dtype, rows in ((BF16, 1), (FP32, 1), (BF16, _LARGE_BATCH)):
             tile = tiles.decode_tile(rows, dtype, place, fast=rows > 1)
-            yield _product(tile, dtype, _WIDTH, _PROJECTED, capability, index=True)
-    # The candidates that no device has judged yet.
-    narrow = tiles.LINEAR_DECODE_NARROW
-    yield _candidate(_product(narrow, BF16, _WIDTH, _PROJECTED, 90, dependent=True))
+            yield product_form(tile, dtype, WIDTH, PROJECTED, capability, index=True)
     for dtype, rows in ((BF16, 1), (BF16, 8), (FP32, 8)):
         tile = tiles.decode_tile(rows, dtype, (9, 0), fast=True)
-        yield _product(tile, dtype, _WIDTH, _PROJECTED, 90, index=True)
+        yield product_form(tile, dtype, WIDTH, PROJECTED, 90, index=True)
 
 
 def step_configurations() -> Iterator[Configuration]:
     """Every tile, in layers with their own highway input, with the residual, and gated alone."""
-    for capability, place in PLACES.items():
+    for capability, place in islice(PLACES.items(), len(CAPABILITIES)):
         for dtype, rows in ((BF16, 1), (BF16, _LARGE_BATCH), (FP32, 1)):
-            for cell in (_SRU, _SRU_OF_4):
+            for cell in (SRU, SRU_OF_4):
                 tile = tiles.step_tile(rows, dtype, place, fast=rows > 1)
-                yield _step(tile, dtype, _PROJECTED, _WIDTH, cell, capability)
-        yield _step(tiles.step_tile(1, FP16, place), FP16, _PROJECTED, _WIDTH, _SRU, capability)
+                yield step_form(tile, dtype, PROJECTED, WIDTH, cell, capability)
+        yield step_form(tiles.step_tile(1, FP16, place), FP16, PROJECTED, WIDTH, SRU, capability)
         for cell, rows in ((_LRN, 1), (_QRNN, _LARGE_BATCH)):
             tile = tiles.step_tile(rows, BF16, place, fast=rows > 1)
-            yield _step(tile, BF16, _PROJECTED, _WIDTH, cell, capability)
+            yield step_form(tile, BF16, PROJECTED, WIDTH, cell, capability)
         for inputs, rows in ((200, 1), (203, 1), (203, _LARGE_BATCH)):
             tile = tiles.step_tile(rows, BF16, place, fast=rows > 1)
-            yield _step(tile, BF16, inputs, 94, _SRU, capability, index=True)
-    narrow = tiles.STEP_NARROW
-    for cell in (_SRU, _SRU_OF_4):
-        yield _candidate(_step(narrow, BF16, _PROJECTED, _WIDTH, cell, 90, dependent=True))
-    for dtype, rows, cell in ((BF16, 1, _SRU), (BF16, 8, _SRU_OF_4), (FP32, 8, _SRU)):
+            yield step_form(tile, BF16, inputs, 94, SRU, capability, index=True)
+    for dtype, rows, cell in ((BF16, 1, SRU), (BF16, 8, SRU_OF_4), (FP32, 8, SRU)):
         tile = tiles.step_tile(rows, dtype, (9, 0), fast=True)
-        step = _step(tile, dtype, _PROJECTED, _WIDTH, cell, 90)
+        step = step_form(tile, dtype, PROJECTED, WIDTH, cell, 90)
         # Several warps hold the same states, which are often replaced in place.
         yield replace(
             step,
-            contains=dict.fromkeys(_VECTOR_CAPABILITIES, SETTLED),
-            capabilities=_VECTOR_CAPABILITIES,
+            contains=dict.fromkeys(EVERY_CAPABILITY, SETTLED),
+            capabilities=EVERY_CAPABILITY,
         )
 
 
@@ -142,10 +137,11 @@ def norm_configurations() -> Iterator[Configuration]:
             constants={"N": width, "BLOCK": block, "KIND": int(kind)}
             | ({"bias": None} if kind is NormKind.RMS else {}),
             options={"num_warps": tiles.norm_warps(block), "enable_fp_fusion": False},
+            capabilities=EVERY_CAPABILITY,
         )
 
 
-def _product(
+def product_form(
     tile: LinearTile,
     dtype: torch.dtype,
     inputs: int,
@@ -183,7 +179,7 @@ def _product(
     )
 
 
-def _step(
+def step_form(
     tile: LinearTile,
     dtype: torch.dtype,
     inputs: int,
@@ -219,13 +215,6 @@ def _step(
         options=_options(tile) | ({"launch_pdl": True} if dependent else {}),
         **_demands(tile, dtype, inputs, capability),
     )
-
-
-def _candidate(wanted: Configuration) -> Configuration:
-    """Name it; an older Triton has another instruction for it, and never gets it."""
-    is_same = tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 9)
-    contains = wanted.contains if is_same else {}
-    return replace(wanted, name=f"candidate-{wanted.name}", contains=contains)
 
 
 def _name(tile: LinearTile) -> str:

@@ -24,6 +24,9 @@ SHARED_BYTES = {
 TRITONS = [os.environ[name] for name in ("NEWEST_TRITON", "OLDEST_TRITON") if name in os.environ]
 SHARES = max(len(TRITONS), 1)
 KERNELS = {aot.key(wanted, capability): (wanted, capability) for wanted, capability in aot.forms()}
+COMPILED_BY = [
+    {aot.key(*form) for form in aot.share_of_forms(share, SHARES)} for share in range(SHARES)
+]
 Facts = dict[str, Any]
 
 
@@ -31,7 +34,7 @@ Facts = dict[str, Any]
 def compiled() -> Iterator[list[Future[dict[str, Facts]]]]:
     """The facts of every kernel, under one of the Tritons, all of which are at work side by side.
 
-    They take the forms in turns: each kernel comes to each of them, for both capabilities. Triton
+    They take the forms in turns: each kernel comes to each of them, for every capability. Triton
     keeps what it has compiled, by its own version, the source and the options.
     """
 
@@ -58,7 +61,14 @@ def test_a_kernel_compiles_to_what_its_tile_promises(
     name: str, compiled: list[Future[dict[str, Facts]]]
 ) -> None:
     wanted, capability = KERNELS[name]
-    facts = compiled[list(KERNELS).index(name) % SHARES].result()[name]
+    by = [share for share in range(SHARES) if name in COMPILED_BY[share]]
+    every = [compiled[share].result()[name] for share in by]
+    assert len(every) == (SHARES if wanted.every_triton else 1)
+    for facts in every:
+        _check(wanted, capability, facts)
+
+
+def _check(wanted: aot.Configuration, capability: int, facts: Facts) -> None:
     assert facts["async_copies"] >= wanted.async_copies
     assert facts["spill_bytes"] == 0
     assert facts["registers"] <= wanted.registers
@@ -71,8 +81,15 @@ def test_every_kernel_comes_to_every_triton_for_every_capability() -> None:
     """Either in its form for one capability, or with another dtype, width or tile."""
     kinds = {(wanted.kernel.__name__, capability) for wanted, capability in KERNELS.values()}
     for share in range(2):
-        mine = list(KERNELS.values())[share::2]
+        mine = aot.share_of_forms(share, 2)
         assert {(wanted.kernel.__name__, capability) for wanted, capability in mine} == kinds
+
+
+def test_every_candidate_is_compiled_for_every_capability_that_has_its_instructions() -> None:
+    names = [name for name in KERNELS if name.startswith("candidate-")]
+    for part in ("scan", "product", "step"):
+        of_part = [name for name in names if f"-{part}-" in name]
+        assert {name[-5:].lstrip("m") for name in of_part} == {"-sm80", "-sm90", "sm100"}
 
 
 @pytest.mark.parametrize("wanted", list(aot.configurations()), ids=lambda wanted: wanted.name)

@@ -10,7 +10,8 @@ import triton.language as tl
 from triton.knobs import runtime
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from sruserve.kernels.candidates import Candidate, chosen
+from sruserve.kernels.candidates import Candidate
+from sruserve.kernels.triton.support import is_used
 
 _INTERPRETED = tl.constexpr(runtime.interpret)
 _LINE = tl.constexpr(128)  # bytes that a prefetch brings
@@ -18,7 +19,7 @@ _LINE = tl.constexpr(128)  # bytes that a prefetch brings
 
 def begins_early(capability: tuple[int, int]) -> bool:
     """Whether kernels of a step are launched before the ones that they wait for have ended."""
-    return Candidate.DEPENDENT_LAUNCH in chosen and capability >= (9, 0)
+    return is_used(Candidate.DEPENDENT_LAUNCH, capability)
 
 
 @triton.jit

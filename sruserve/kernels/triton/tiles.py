@@ -1,7 +1,6 @@
 """The block sizes of the Triton kernels; no other file knows them."""
 
 from dataclasses import dataclass, replace
-from functools import cache
 
 import torch
 
@@ -82,6 +81,9 @@ STEP_LARGE_BATCH = LinearTile(rows=128, columns=64, depth=64, stages=3, warps=8)
 STEP_LARGE_BATCH_AMPERE = LinearTile(rows=64, columns=32, depth=32, stages=4, warps=4)
 LINEAR_VECTOR = tuple(LinearTile(n, 4, 2048, 1, 4, vector=True) for n in (1, 2, 4, 8))
 STEP_VECTOR = tuple(LinearTile(n, 8, 512, 1, 4, vector=True) for n in (1, 2, 4, 8))
+MERGED_STEP = tuple(LinearTile(n, 16, 512, 1, 8, vector=True) for n in (1, 2))
+MERGED_ROWS = 2  # streams up to which a step may merge; more have too many sums to add to
+MERGED_WIDTH = 1024  # of the widest projection that registers hold beside a layer's weight
 SAMPLE_VOCABULARY = 4096  # the most tokens that one program can sort
 
 # The columns of all tiles but vector ones, or None for each its own. Sums are meant to be the same
@@ -136,6 +138,11 @@ def step_tile(
     if rows >= _LARGE_BATCH and (fast or Candidate.CROWD_TILES in chosen):
         return with_shared_columns(STEP_LARGE_BATCH if hopper else STEP_LARGE_BATCH_AMPERE)
     return with_shared_columns(STEP_HOPPER if hopper else STEP_AMPERE)
+
+
+def merged_tile(rows: int) -> LinearTile:
+    """Return the tile of a step of at most `MERGED_ROWS` streams with the next projection."""
+    return _vector(MERGED_STEP, rows)
 
 
 def loadable(tile: LinearTile, inputs: int, dtype: torch.dtype) -> LinearTile:
@@ -202,25 +209,11 @@ def with_shared_columns(tile: LinearTile) -> LinearTile:
 
 
 def _is_narrow(rows: int, capability: tuple[int, int]) -> bool:
-    """Whether a step takes narrow tiles, which only Hopper's instruction allows."""
-    return (
-        Candidate.NARROW_STEP in chosen
-        and SHARED_COLUMNS is None
-        and rows <= _NARROW_ROWS
-        and capability[0] == 9
-        and _narrow_has_wgmma()
-    )
+    if SHARED_COLUMNS is not None or rows > _NARROW_ROWS:
+        return False
+    from sruserve.kernels.triton.support import is_used  # with Triton, which others lack
 
-
-@cache
-def _narrow_has_wgmma() -> bool:
-    """Whether Triton multiplies 8 columns with the instruction of all other tiles of Hopper.
-
-    3.6 and 3.7 take the smaller one, whose sums round differently; 3.9 does not (compiled).
-    """
-    import triton
-
-    return tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 9)
+    return is_used(Candidate.NARROW_STEP, capability)
 
 
 def _vector(tiles: tuple[LinearTile, ...], rows: int) -> LinearTile:
