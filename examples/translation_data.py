@@ -82,17 +82,34 @@ def day_pair(day: date, spelling: int) -> Pair:
     return f"iso: {source}", day.isoformat()
 
 
-def pairs(generator: random.Random, held_out: bool) -> Iterator[Pair]:
-    """Yield random pairs for ever, of those to train with or of those held out."""
+def pairs(generator: random.Random) -> Iterator[Pair]:
+    """Yield random pairs to train with, for ever."""
     while True:
         if generator.random() < 0.7:
             number = generator.randrange(10 ** generator.randint(1, 4))
-            # Small numbers are parts of all others, so none of them is held out.
-            is_held_out = number >= 1000 and number % HELD_OUT == 3
-            pair = number_pair(number, generator.choice(("en", "de")))
+            if not _holds_out_number(number):
+                yield number_pair(number, generator.choice(("en", "de")))
         else:
-            offset = generator.randrange(DAYS)
-            is_held_out = offset % HELD_OUT == 3
-            pair = day_pair(FIRST_DAY + timedelta(offset), generator.randrange(4))
-        if is_held_out == held_out:
-            yield pair
+            day = generator.randrange(DAYS)
+            if not _holds_out_day(day):
+                yield day_pair(FIRST_DAY + timedelta(day), generator.randrange(4))
+
+
+def held_out() -> dict[str, list[Pair]]:
+    """All pairs that no training sees, in any language or spelling, by the kind of the target."""
+    numbers = [number for number in range(10_000) if _holds_out_number(number)]
+    days = [FIRST_DAY + timedelta(day) for day in range(DAYS) if _holds_out_day(day)]
+    return {
+        "en": [number_pair(number, "en") for number in numbers],
+        "de": [number_pair(number, "de") for number in numbers],
+        "iso": [day_pair(day, spelling) for day in days for spelling in range(4)],
+    }
+
+
+def _holds_out_number(number: int) -> bool:
+    # Small numbers are parts of all others, so none of them is held out.
+    return number >= 1000 and number % HELD_OUT == 3
+
+
+def _holds_out_day(day: int) -> bool:
+    return day % HELD_OUT == 3

@@ -1,9 +1,12 @@
 """Transformer + SRU in plain torch, with the parameter names of `flambe.nn.TransformerSRU`."""
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+Memory = tuple[Tensor, ...]  # the encoder's outputs, (batch, steps, width), and what else is kept
 
 
 class SRUCell(nn.Module):
@@ -88,6 +91,7 @@ class TransformerSRU(nn.Module):
         self, size: int, width: int, heads: int, inner: int, layers: int, dropout: float
     ) -> None:
         super().__init__()
+        self.heads = heads
         self.embedding = nn.Embedding(size, width)
         nn.init.normal_(self.embedding.weight, std=width**-0.5)
         options = (width, heads, inner, dropout)
@@ -96,28 +100,20 @@ class TransformerSRU(nn.Module):
         self.output_bias = nn.Parameter(torch.zeros(size))
         self.drop = nn.Dropout(dropout)
 
-    def forward(self, source: Tensor, target: Tensor, pad: int) -> Tensor:
-        """Return the scores (batch, steps, size) of the ids after each of `target`.
-
-        source, target: (batch, steps), padded at the end.
-        """
-        padding = source == pad
-        return self.decode(self.encode(source, padding), padding, target)
-
-    def encode(self, source: Tensor, padding: Tensor) -> Tensor:
-        """Return the encoder's outputs, (batch, steps, width)."""
+    def encode(self, source: Tensor, padding: Tensor) -> Memory:
+        """Return the encoder's outputs, for a padded source (batch, steps)."""
         x = self._inputs(source)
         for layer in self.encoder.layers:
             x = layer(x, padding)
-        return x
+        return (x,)
 
-    def decode(self, memory: Tensor, padding: Tensor, target: Tensor) -> Tensor:
+    def decode(self, memory: Memory, padding: Tensor, target: Tensor) -> Tensor:
         """Return the scores of the ids after each of `target`."""
-        steps = target.shape[1]
+        (outputs,), steps = memory, target.shape[1]
         later = torch.ones(steps, steps, dtype=torch.bool).triu(1)
         x = self._inputs(target)
         for layer in self.decoder.layers:
-            x = layer(x, memory, padding, later)
+            x = layer(x, outputs, padding, later)
         return x @ self.embedding.weight.T + self.output_bias
 
     def _inputs(self, ids: Tensor) -> Tensor:
@@ -130,6 +126,15 @@ class TransformerSRU(nn.Module):
         own = self.state_dict()
         table, bias = own.pop("embedding.weight"), own.pop("output_bias")
         return own | {"embedding.weight": table, "output.weight": table, "output.bias": bias}
+
+    def options(self) -> dict[str, Any]:
+        """What an import has to know besides the weights."""
+        return {
+            "nhead": self.heads,
+            "release": "2.6.0",
+            "embedding_scale": self.embedding.embedding_dim**0.5,
+            "positions": "sinusoidal",
+        }
 
 
 def positions(count: int, width: int) -> Tensor:

@@ -91,7 +91,7 @@ def test_a_wheel_holds_the_kernel_the_scripts_the_models_and_the_types(wheel: Pa
     for folder in ("page", "swagger_ui"):
         for file in (ROOT / "sruserve/server/http" / folder).iterdir():
             assert file.relative_to(ROOT).as_posix() in names
-    for model in ("entities", "question-type", "sentiment", "shakespeare"):
+    for model in ("entities", "numbers", "question-type", "sentiment", "shakespeare"):
         assert f"sruserve/demo/{model}/model.safetensors" in names
     assert "sruserve/demo/README.md" in names
     assert not [name for name in names if name.startswith(("tests/", "bench/", "examples/"))]

@@ -177,6 +177,12 @@ def test_a_page_shows_the_reply_to_its_first_command(
     assert reply == shown
 
 
+def test_the_readme_shows_the_reply_to_its_command_that_translates(ports: tuple[int, int]) -> None:
+    (command,) = (command for command in COMMANDS if "/v1/translate" in command)
+    shown = json.loads(README.partition(command)[2].partition("```json\n")[2].partition("```")[0])
+    assert json.loads(run(command, ports, *BASH)) | {"id": shown["id"]} == shown
+
+
 @pytest.mark.parametrize("commands", [COMMANDS[:2], FIRST_COMMANDS], ids=["readme", "start"])
 def test_a_question_in_chunks_gets_the_label_of_the_whole(
     commands: list[str], ports: tuple[int, int]

@@ -91,5 +91,8 @@ def local_settings(
         raise InvalidRequest(
             f"the folder {folder} has an '{VERSION_MARK}' in its name; rename it", param="model"
         )
-    # a dictionary may name models of a server that are not loaded here
-    return settings.model_copy(update={"dtype": dtype_of(settings, folder.name)})
+    if dtype is None and not isinstance(settings.dtype, dict):
+        return settings
+    # by name, so that no other dtype is taken instead; a server's may name other models
+    own = dtype_of(settings, folder.name)
+    return settings.model_copy(update={"dtype": {folder.name: own} if own else None})

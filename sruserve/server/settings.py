@@ -110,7 +110,8 @@ class Settings(BaseSettings):
     dtype: DType | dict[str, DType] | None = Field(
         None,
         description="Compute dtype of all models: `float32`, `bfloat16` or, on a GPU, `float16`; "
-        "or a JSON object of these by model name. Unset: the one in each model's config.json.",
+        "or a JSON object of these by model name. Unset: the one in each model's config.json. "
+        "Translation systems compute in float32.",
     )
     fast: bool = Field(
         False,

@@ -1,7 +1,8 @@
 """Serving loses nothing: over HTTP the bundled models are as good as in the library that made them.
 
 `tests/data/reference/` holds what `examples/evaluate.py` measured with `sru` 2.6.0 for the same
-weights, one sequence at a time and without padding.
+weights, one sequence at a time and without padding; of the translator, the errors that
+`examples/train_translate.py` found in all held-out sentences.
 """
 
 import json
@@ -13,6 +14,8 @@ from typing import Any
 import httpx
 import pytest
 
+from examples.translation_data import held_out
+from sruserve.server.tasks.translate_request import TranslateRequest
 from tests.server.processes import serving
 from tests.server.websocket.sockets import SECONDS, open_socket
 
@@ -124,6 +127,26 @@ def test_chunks_have_the_labels_of_the_whole_text(client: httpx.Client, size: in
     whole = tagged(client, input=text)
     assert labelled == [(token["label"], token["score"]) for token in whole["tokens"]]
     assert len(whole["spans"]) == 5
+
+
+def test_the_translator_writes_what_its_module_wrote(client: httpx.Client) -> None:
+    expected, errors = dict[str, str](), reference("numbers")
+    for kind, pairs in held_out().items():
+        found = errors[kind]
+        assert found["sentences"] == len(pairs)
+        assert len(found["wrong"]) <= 0.01 * len(pairs)
+        expected |= dict(pairs[:: len(pairs) // 50]) | found["wrong"]  # all would take a minute
+    body = {"input": list(expected), "beam_size": 1}
+    reply = client.post("/v1/translate", json=body).json()
+    assert reply["model"] == "numbers"  # which needs no name
+    assert [result["text"] for result in reply["results"]] == list(expected.values())
+
+
+def test_documented_translations_work(client: httpx.Client) -> None:
+    for example in TranslateRequest.model_json_schema()["examples"]:
+        reply = client.post("/v1/translate", json=example)
+        assert reply.status_code == 200, reply.text
+        assert "vierhundert" in reply.text or "four hundred" in reply.text
 
 
 def test_a_request_that_names_no_model_gets_the_classifier_of_questions(

@@ -202,6 +202,21 @@ def test_a_memory_limit_below_what_the_settings_allow_is_told_with_a_value_that_
     assert not memory_warning(load_settings(workers=2, state_host_bytes=value), models)
 
 
+def test_a_translation_system_keeps_no_states_for_which_it_would_need_memory(
+    system: Path, folders: Path, tmp_path: Path
+) -> None:
+    translator = tmp_path / "translator"
+    translator.mkdir()
+    (translator / "config.json").write_text('{"task": "translate"}')
+    models, settings = [folders / "question", translator], load_settings()
+    need = host_bytes(settings, models)
+    alone = host_bytes(settings, models[:1])
+    assert need - alone == settings.state_pool_bytes + settings.max_queue_bytes
+    put(system, "0::/\n", {"memory.max": str(need - (100 << 20))})
+    value = int(memory_warning(settings, models).rpartition("SRUSERVE_STATE_HOST_BYTES=")[2])
+    assert value == settings.state_host_bytes - (100 << 20)  # of the one model that keeps states
+
+
 def test_a_memory_limit_for_which_no_such_value_fits_names_the_other_settings(
     system: Path, folders: Path
 ) -> None:

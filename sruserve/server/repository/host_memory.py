@@ -2,13 +2,23 @@
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
+from pydantic import BaseModel
+
+from sruserve.model.files import MAX_TEXT_BYTES, read_regular
 from sruserve.model.machine import GIB, memory_limit
-from sruserve.model.versions import versions
+from sruserve.model.versions import CONFIG_FILE, versions
 from sruserve.server.settings import Settings, variable_name
 
 _WORKER_BYTES = 1 * GIB  # for libraries, requests in progress and grammars
 _WEIGHT_FILES = ("*.safetensors", "*.onnx")
+
+
+class _Config(BaseModel):
+    """What matters here of a `config.json`, whose own module needs torch: supervisors have none."""
+
+    task: Any = None
 
 
 def memory_warning(settings: Settings, folders: Iterable[Path]) -> str:
@@ -20,12 +30,11 @@ def memory_warning(settings: Settings, folders: Iterable[Path]) -> str:
     need = host_bytes(settings, folders)
     if limit is None or need <= limit:
         return ""
-    engines = settings.workers * sum(len(_served(settings, folder)) for folder in folders)
-    spare = limit - (need - engines * settings.state_host_bytes)
-    host_bytes_that_fit = max(0, spare) // engines >> 20 << 20
+    caches = settings.workers * sum(map(_has_states, _served(settings, folders)))
+    spare = limit - (need - caches * settings.state_host_bytes)
     change = (
-        f"{variable_name('state_host_bytes')}={host_bytes_that_fit}"
-        if spare >= 0
+        f"{variable_name('state_host_bytes')}={spare // caches >> 20 << 20}"
+        if spare >= 0 and caches
         else f"{variable_name('state_host_bytes')}=0 and a lower {variable_name('workers')}, "
         f"{variable_name('state_pool_bytes')}, {variable_name('stream_bytes')} or "
         f"{variable_name('max_queue_bytes')}"
@@ -38,15 +47,27 @@ def memory_warning(settings: Settings, folders: Iterable[Path]) -> str:
 
 def host_bytes(settings: Settings, folders: Iterable[Path]) -> int:
     """The most memory that all workers together need under load, about, if they run on a CPU."""
-    for_a_version = settings.state_pool_bytes + settings.state_host_bytes + settings.max_queue_bytes
-    served = [path for folder in folders for path in _served(settings, folder)]
-    models = sum(for_a_version + _weight_bytes(path) for path in served)
+    models = 0
+    for path in _served(settings, folders):
+        models += settings.state_pool_bytes + settings.max_queue_bytes + _weight_bytes(path)
+        if _has_states(path):
+            models += settings.state_host_bytes
     return settings.workers * (_WORKER_BYTES + settings.stream_bytes + models)
 
 
-def _served(settings: Settings, folder: Path) -> list[Path]:
-    """The folders of a model's versions that are served from the start, about."""
-    return list(versions(folder).values())[-settings.model_versions :]
+def _served(settings: Settings, folders: Iterable[Path]) -> list[Path]:
+    """The folders of the models' versions that are served from the start, about."""
+    newest = (list(versions(folder).values())[-settings.model_versions :] for folder in folders)
+    return [path for paths in newest for path in paths]
+
+
+def _has_states(folder: Path) -> bool:
+    """Whether states of a model outlive its requests; those of a translation system do not."""
+    try:
+        content = read_regular(folder / CONFIG_FILE, MAX_TEXT_BYTES)
+        return bool(_Config.model_validate_json(content).task != "translate")
+    except (OSError, ValueError):
+        return True  # an ONNX model, or a folder whose loading tells what is wrong with it
 
 
 def _weight_bytes(folder: Path) -> int:

@@ -93,12 +93,18 @@ class Loader:
     def _load_translator(
         self, name: str, path: Path, version: str | None, resident: Sequence[Served]
     ) -> ServedTranslator:
-        """Load a translation system; it computes on the CPU, in float32."""
-        if (dtype := dtype_of(self._settings, name)) not in (None, "float32"):
-            raise DTypeError(
-                f"{name} is a translation system, which computes in float32 alone: set "
-                f"{variable_name('dtype')} to float32 for it, not to {dtype}"
-            )
+        """Load a translation system; it computes on the CPU, in float32.
+
+        Raises `DTypeError` if another dtype is set for it by its name.
+        """
+        dtype = dtype_of(self._settings, name)
+        if dtype not in (None, "float32"):
+            if isinstance(self._settings.dtype, dict):
+                raise DTypeError(
+                    f"{name} is a translation system, which computes in float32 alone: set "
+                    f"{variable_name('dtype')} to float32 for it, not to {dtype}"
+                )
+            log.info("%s computes in float32, as every translation system does", name)
         try:
             model = load_translation(path)
             if (model.path / PRESETS_FILE).exists():

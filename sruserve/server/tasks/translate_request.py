@@ -16,9 +16,9 @@ class TranslateRequest(ModelRequest):
     model_config = ConfigDict(
         json_schema_extra={
             "examples": [
-                {"input": "Wie weit ist es?"},
-                {"input": ["Guten Morgen.", "Wer war das?"], "beam_size": 8, "n_best": 2},
-                {"input": "Wie weit ist es?", "stream": True},
+                {"input": "de: 421"},
+                {"input": ["en: 421", "iso: 5. März 2021"], "beam_size": 8, "n_best": 2},
+                {"input": "de: 421", "stream": True},
             ]
         }
     )

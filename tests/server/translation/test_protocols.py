@@ -110,6 +110,18 @@ def test_a_folder_that_could_not_be_served_as_asked_is_refused(
         sruserve.load(copy)
 
 
+def test_a_dtype_of_all_models_leaves_a_translation_system_in_float32(
+    systems: dict[str, TranslationModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = systems["gru-dot"].path
+    monkeypatch.setenv("SRUSERVE_DTYPE", "bfloat16")
+    with sruserve.load(path) as model:
+        assert model.dtype == "float32"
+    monkeypatch.setenv("SRUSERVE_DTYPE", '{"gru-dot": "bfloat16", "other": "bfloat16"}')
+    with pytest.raises(sruserve.ServeError, match="set SRUSERVE_DTYPE to float32 for it"):
+        sruserve.load(path)
+
+
 def test_a_gpu_is_checked_for_other_models_alone(
     systems: dict[str, TranslationModel], folders: Path, tmp_path: Path
 ) -> None:

@@ -22,8 +22,9 @@ MARKS = (
 
 @pytest.fixture(scope="module")
 def bundled(visit: Visit) -> Iterator[tuple[Visitor, httpx.Client]]:
-    """A visitor of a server with two classifiers, a tagger and a text generator."""
-    folders = [DEMO / name for name in ("question-type", "sentiment", "entities", "shakespeare")]
+    """A visitor of a server with two classifiers, a tagger, a text generator and a translator."""
+    names = ("question-type", "sentiment", "entities", "shakespeare", "numbers")
+    folders = [DEMO / name for name in names]
     settings = {"state_keys": KEYS, "grpc_port": "off"}
     with serving(*folders, **settings) as (client, _), visit(str(client.base_url)) as visitor:
         yield visitor, client
@@ -85,6 +86,22 @@ def test_a_description_is_text_and_never_markup(bundled: tuple[Visitor, httpx.Cl
     })
     """)
     assert shown == ["<b>bold</b>", 0]
+
+
+def test_a_translator_is_listed_and_has_no_tab(bundled: tuple[Visitor, httpx.Client]) -> None:
+    visitor, _ = bundled
+    visitor.open("#models")
+    visitor.wait("document.querySelectorAll('#models-rows tr').length === 5")
+    tabs = "[...document.querySelectorAll('[role=tab]:not([hidden])')].map((tab) => tab.id)"
+    assert visitor.evaluate(tabs) == [
+        "tab-classify", "tab-generate", "tab-score", "tab-tag", "tab-models",
+    ]  # fmt: skip
+    choices = "[...document.querySelectorAll('select option')].map((one) => one.value)"
+    assert "numbers" not in visitor.evaluate(choices)
+    row = "[...document.querySelector('#models-rows tr:last-child').children]"
+    assert visitor.evaluate(f"{row}.map((cell) => cell.textContent)")[:5] == [
+        "numbers", "translate", "1", "float32", "reads whole inputs",
+    ]  # fmt: skip
 
 
 def test_another_model_begins_the_sums_anew(bundled: tuple[Visitor, httpx.Client]) -> None:
