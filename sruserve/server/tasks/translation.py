@@ -35,7 +35,9 @@ class Translation:
         self.model, self.done, self.numbers, self.steps = served.name, done, numbers, 0
         self._caller, self._buffer = caller, buffer
         self._results: list[Any] = [None] * count
-        self._writers = [_Writer(served.model.target_text) for _ in range(count if buffer else 0)]
+        self._writers = [
+            TranslationWriter(served.model.target_text) for _ in range(count if buffer else 0)
+        ]
 
     @property
     def complete(self) -> bool:
@@ -78,7 +80,7 @@ class Translation:
         return sum(len(piece.tokens) for piece in pieces) > LONG_CHARACTERS
 
 
-class _Writer:
+class TranslationWriter:
     """Writes the text of one translation token by token: all of it is what `decode` gives."""
 
     def __init__(self, text: SideText | None) -> None:
