@@ -36,6 +36,7 @@ class Codec(Protocol):
     characters: (size), int64: number of characters that begin in each piece.
     frame: the ids that are around those of a text; None: there are none.
     whole_because: why a text cannot come in chunks; None: it can.
+    uncut_because: the same without the truncation of `frame`.
     work: estimated look-ups of 0.2 µs for a character of a text; infinite if they have no known
         bound.
     """
@@ -46,6 +47,7 @@ class Codec(Protocol):
     characters: Ids
     frame: Frame | None
     whole_because: str | None
+    uncut_because: str | None
     work: float
 
     def encode(self, text: str, word: str = "", more: bool = False) -> tuple[Ids, str]:
@@ -131,6 +133,7 @@ class Words:
         self.characters, self.ends = file.characters, file.written.ends
         self.frame = file.frame
         self.whole_because = None if file.frame is None else file.frame.whole_because
+        self.uncut_because: str | None = None
         self._spaces, self._piece = spaces, words_of(spaces)
         self._space = re.compile(f"[{re.escape(spaces)}]")
         self._ids, self._places = PieceCache(), PieceCache()
@@ -293,6 +296,7 @@ class Bytes:
     ends: NDArray[np.bool_] | None = None
     frame: Frame | None = None
     whole_because: str | None = None
+    uncut_because: str | None = None
 
     def __init__(self, values: list[int]) -> None:
         self.size = len(values)

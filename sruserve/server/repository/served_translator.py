@@ -73,7 +73,7 @@ class ServedTranslator(Served):
     def whole_because(self) -> str | None:
         """Why a text cannot come in chunks, as a clause "it …"; None: it can."""
         because, text = self.model.translator.whole_because, self.model.source_text
-        return because if because or text is None else text.codec.whole_because
+        return because if because or text is None else text.codec.uncut_because
 
     @property
     def has_states(self) -> bool:

@@ -53,9 +53,10 @@ def unpack_translation(data: bytes, translator: Translator) -> PartialTranslatio
     end = _HEAD.size + 4 * (tokens + sum(counts)) + word
     if data[end:] not in (b"", b"\0", b"\0\0") or len(data) < end:
         raise StateTampered("the state's parts do not fit together; send it as it was returned")
-    if not 1 <= wait_k <= _MAX_COUNT >= max_tokens or decoder not in (0, translator.state_width):
-        raise StateTampered("the state's values are out of range; send it as it was returned")
-    if reason >= len(_REASONS) or tokens > (translator.max_target or tokens):
+    begun = max(0, ids - wait_k + 1)  # tokens that can have been written
+    goes_on = reason == 0 and tokens <= begun and decoder == translator.state_width * (begun > 0)
+    ended = 0 < reason < len(_REASONS) and not ids and not decoder
+    if not (1 <= wait_k <= _MAX_COUNT >= max_tokens and (goes_on or ended)):
         raise StateTampered("the state's values are out of range; send it as it was returned")
     offset = _HEAD.size + 4 * tokens
     written = np.frombuffer(data, "<i4", tokens, _HEAD.size).astype(np.int64)
