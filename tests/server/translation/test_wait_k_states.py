@@ -13,6 +13,7 @@ from tests.server.hand_clock import HandClock
 from tests.server.keys import ACME, OTHER, bearer
 from tests.server.observing import until
 from tests.server.repository.changing_models import change
+from tests.server.translation.conftest import Running
 from tests.server.translation.models import save_random_system
 
 TTL = 1000
@@ -36,11 +37,11 @@ def clock() -> HandClock:
 
 
 @pytest.fixture
-def deploying(serve: Serve, folder: Path, clock: HandClock) -> Iterator[httpx.Client]:
+def deploying(serve: Serve, folder: Path, clock: HandClock) -> Iterator[Running]:
     settings: dict[str, Any] = {"models": folder, "model_folders": (), "model_control": True}
     settings |= {"clock": clock, "state_ttl_seconds": TTL, "stream_idle_seconds": 100}
-    with serve(**settings) as (client, _):
-        yield client
+    with serve(**settings) as running:
+        yield running
 
 
 def begin(client: httpx.Client) -> str:
@@ -58,26 +59,30 @@ def go_on(client: httpx.Client, state: str, **headers: str) -> httpx.Response:
 
 
 def test_a_state_goes_on_with_its_version_until_it_expires(
-    deploying: httpx.Client, folder: Path, clock: HandClock
+    deploying: Running, folder: Path, clock: HandClock
 ) -> None:
-    state = begin(deploying)
-    expected = go_on(deploying, state).json()["results"]
-    clock.now += 10
+    client, application = deploying
+    clock.now += 500  # no state before this counts
+    state = begin(client)
+    expected = go_on(client, state).json()["results"]
     save_version(folder, 2)
-    assert change(deploying, NAME, "load").status_code == 200
-    clock.now += TTL - 11
-    assert go_on(deploying, state).json()["results"] == expected
-    assert ids(deploying) == [NAME, f"{NAME}@1"]
+    assert change(client, NAME, "load").status_code == 200
+    clock.now += TTL - 1
+    repository = application.lifecycle.repository
+    (old,) = [each for each in repository.catalogue.every() if each.version == "1"]
+    assert not repository._local.is_over(old)
+    assert go_on(client, state).json()["results"] == expected
     clock.now += 1
-    until(lambda: ids(deploying) == [NAME])
-    assert go_on(deploying, state).json()["error"]["code"] == "state_wrong_model"
+    until(lambda: ids(client) == [NAME])
+    assert go_on(client, state).json()["error"]["code"] == "state_wrong_model"
 
 
-def test_a_state_stays_valid_when_its_model_is_loaded_again(deploying: httpx.Client) -> None:
-    state = begin(deploying)
-    expected = go_on(deploying, state).json()["results"]
-    assert change(deploying, NAME, "load").status_code == 200
-    assert go_on(deploying, state).json()["results"] == expected
+def test_a_state_stays_valid_when_its_model_is_loaded_again(deploying: Running) -> None:
+    client, _ = deploying
+    state = begin(client)
+    expected = go_on(client, state).json()["results"]
+    assert change(client, NAME, "load").status_code == 200
+    assert go_on(client, state).json()["results"] == expected
 
 
 def test_a_state_belongs_to_the_tenant_that_got_it(serve: Serve, folder: Path) -> None:
