@@ -196,6 +196,7 @@ class Catalogue(Mapping[str, Served]):
         return with_states(self._owner(token))
 
     def _owner(self, token: str) -> Served:
+        """The version of any model that has the weights of a state; raises as `of_state`."""
         weights = claimed_binding(token).weights
         for served in self.every():
             if served.weights == weights:

@@ -24,7 +24,7 @@ from sruserve.server.tasks.encode import listed
 from sruserve.server.tasks.inputs import INPUT_CHARACTERS, LONG_CHARACTERS
 from sruserve.server.tasks.per_input import Results, ResultTask
 from sruserve.server.tasks.translate_request import TranslateRequest
-from sruserve.server.tasks.translation import Translation, TranslationWriter
+from sruserve.server.tasks.translation import Translation, written
 from sruserve.server.tasks.translation_sources import Source, read_sources
 
 _TOKEN_NUMBERS = 2  # of a reply, for a token's text
@@ -76,10 +76,8 @@ class TranslateTask(ResultTask[TranslateRequest]):
         source_text, target_text = served.model.source_text, served.model.target_text
         ended = found.finish_reason is not None
         ids: list[int] = found.tokens.tolist()
-        earlier = [] if item.before is None else ids[: len(item.before.tokens)]
-        writer = TranslationWriter(target_text)
-        writer.write(earlier, final=False)  # which earlier replies had
-        text, token_ids = writer.write(ids[len(earlier) :], final=ended)
+        earlier = 0 if item.before is None else len(item.before.tokens)
+        text, token_ids = written(target_text, ids, earlier, ended=ended)
         alignment = None
         if found.attention is not None:
             alignment = {

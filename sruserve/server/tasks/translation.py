@@ -35,9 +35,7 @@ class Translation:
         self.model, self.done, self.numbers, self.steps = served.name, done, numbers, 0
         self._caller, self._buffer = caller, buffer
         self._results: list[Any] = [None] * count
-        self._writers = [
-            TranslationWriter(served.model.target_text) for _ in range(count if buffer else 0)
-        ]
+        self._writers = [_Writer(served.model.target_text) for _ in range(count if buffer else 0)]
 
     @property
     def complete(self) -> bool:
@@ -80,7 +78,23 @@ class Translation:
         return sum(len(piece.tokens) for piece in pieces) > LONG_CHARACTERS
 
 
-class TranslationWriter:
+def written(
+    text: SideText | None, ids: list[int], earlier: int, *, ended: bool
+) -> tuple[str | None, list[int] | None]:
+    """The text of a translation behind its `earlier` first ids; without a vocabulary, its ids.
+
+    ended: whether these are all of its ids.
+    """
+    if text is None:
+        return None, ids[earlier:]
+    if ended and not earlier:
+        return text.decode(ids), None
+    writer = _Writer(text)
+    writer.write(ids[:earlier], final=False)
+    return writer.write(ids[earlier:], final=ended)
+
+
+class _Writer:
     """Writes the text of one translation token by token: all of it is what `decode` gives."""
 
     def __init__(self, text: SideText | None) -> None:
