@@ -1,7 +1,7 @@
 """The tasks with a result for each input, as coroutines: many inputs go in bounded pieces."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, TypedDict, TypeVar
 
 import numpy as np
@@ -70,6 +70,10 @@ class TranslateOptions(TypedDict, total=False):
     max_tokens: of a translation, with its end; by default 50 more than those of its text.
     n_best: translations of each text, 1 by default.
     attention: return how much each token attends to those of the text.
+    wait_k: translate greedily while the text comes: token t is written once wait_k + t - 1 tokens
+        of the text are read, or all of them.
+    more: more of the text follows; the result has what can be written now, and the state.
+    state: of the chunk before, or a list with one for each text (None: a new one).
     priority, timeout_ms: as for other inputs.
     """
 
@@ -78,6 +82,9 @@ class TranslateOptions(TypedDict, total=False):
     max_tokens: int
     n_best: int
     attention: bool
+    wait_k: int
+    more: bool
+    state: str | Sequence[str | None] | None
     priority: int
     timeout_ms: int | None
 

@@ -197,19 +197,21 @@ class Translation(_Readable):
     """A translation of a text.
 
     text: None without a vocabulary. token_ids: without one; else None.
-    finish_reason: `stop`, or `length` at `max_tokens`.
+    finish_reason: `stop`, or `length` at `max_tokens`; None: it goes on with more of its text.
     score: what the translations of a text are ranked by. log_probability: in nats.
     alignment: with `attention`.
     alternatives: the next translations of the text, the better ones first, up to `n_best`.
+    state: with `more`, the token that continues the text.
     """
 
     text: str | None
     token_ids: Sequence[int] | None
-    finish_reason: str
+    finish_reason: str | None
     score: float
     log_probability: float
     alignment: Alignment | None = None
     alternatives: Sequence["Translation"] = ()
+    state: str | None = None
 
     @classmethod
     def of(cls, described: Mapping[str, Any]) -> Self:

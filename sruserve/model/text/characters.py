@@ -35,6 +35,7 @@ class Characters:
         self.pieces, self.ends = file.written.pieces, file.written.ends
         self.characters = file.characters
         self.whole_because = None if file.frame is None else file.frame.whole_because
+        self.uncut_because: str | None = None
         normalizer = file.tokenizer.normalizer
         self._lower: Callable[[str], str] | None = normalizer and normalizer.normalize_str
         known = {ord(entry): i for i, entry in enumerate(file.entries) if len(entry) == 1}

@@ -38,6 +38,7 @@ class Codec(Protocol):
     characters: (size), int64: number of characters that begin in each piece.
     frame: the ids that are around those of a text; None: there are none.
     whole_because: why a text cannot come in chunks; None: it can.
+    uncut_because: the same without the truncation of `frame`.
     work: estimated look-ups of 0.2 µs for a character of a text; infinite if they have no known
         bound.
     """
@@ -48,6 +49,7 @@ class Codec(Protocol):
     characters: Ids
     frame: Frame | None
     whole_because: str | None
+    uncut_because: str | None
     work: float
 
     def encode(self, text: str, word: str = "", more: bool = False) -> tuple[Ids, str]:
@@ -137,6 +139,7 @@ class Words:
         self.characters, self.ends = file.characters, file.written.ends
         self.frame = file.frame
         self.whole_because = None if file.frame is None else file.frame.whole_because
+        self.uncut_because: str | None = None
         self._spaces, self._piece = spaces, words_of(spaces)
         self._space = re.compile(f"[{re.escape(spaces)}]")
         self._other_spaces = [space for space in _ASCII_SPACES if space not in spaces]
@@ -325,6 +328,7 @@ class Bytes:
     ends: NDArray[np.bool_] | None = None
     frame: Frame | None = None
     whole_because: str | None = None
+    uncut_because: str | None = None
 
     def __init__(self, values: list[int]) -> None:
         self.size = len(values)

@@ -31,7 +31,8 @@ class Subwords:
         self.pieces, self.ends = file.written.pieces, file.written.ends
         self.characters = file.characters
         framed = None if file.frame is None else file.frame.whole_because
-        self.whole_because = framed or self._cuts.whole_because
+        self.uncut_because = self._cuts.whole_because
+        self.whole_because = framed or self.uncut_because
 
     def encode(self, text: str, word: str = "", more: bool = False) -> tuple[Ids, str]:
         text, word = self._finished(word + text, more)

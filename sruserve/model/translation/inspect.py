@@ -34,6 +34,9 @@ def translation_facts(model: TranslationModel) -> dict[str, str]:
         "memory": f"{translator.memory_width * 4:,} bytes per id of a source",
         "state": f"{translator.state_width * 4:,} bytes per hypothesis, and "
         f"{translator.cache_width * 4:,} for each of its steps",
+        "chunks of sources": "none: " + translator.whole_because
+        if translator.whole_because is not None
+        else f"by wait-k, {translator.encoder_width * 4:,} bytes of the encoder between two",
         "dtype": model.dtype,
         "device": describe_device(CPU),
         "kernel": kernel_name(CPU),

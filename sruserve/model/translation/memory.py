@@ -28,6 +28,11 @@ class Memory:
         return max((len(rows) for rows in self.rows), default=0)
 
     @property
+    def lengths(self) -> Tensor:
+        """Number of positions of each source, (sources), int64."""
+        return torch.tensor([len(rows) for rows in self.rows])
+
+    @property
     def nbytes(self) -> int:
         """Bytes of its tensors."""
         return sum(rows.nbytes for rows in self.rows) + self.states.nbytes

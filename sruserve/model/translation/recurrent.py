@@ -41,6 +41,8 @@ class RecurrentTranslator(Translator):
         self._layout = config.state_layout
         self.state_width = self._layout.width
         self._encoder_layout = StateLayout(config.encoder.states())
+        self.encoder_width = self._encoder_layout.width
+        self.whole_because = config.whole_because
         self._encoder = _Stack(config.encoder, tensors, "encoder.", self._encoder_layout, builder)
         self._decoder = _Stack(config.decoder, tensors, "decoder.", self._layout, builder)
         self._attention = GlobalAttention(
@@ -60,11 +62,25 @@ class RecurrentTranslator(Translator):
 
     def _encode(self, ids: Tensor, offsets: Tensor) -> Memory:
         batch = from_zeros(offsets, self._encoder_layout.width)
+        rows = self._rows(ids, batch)
+        return Memory(rows, self.start(batch.states))
+
+    def _read(self, ids: Tensor, offsets: Tensor, states: Tensor) -> Memory:
+        here = torch.arange(len(states))
+        rows = self._rows(ids, RaggedBatch(offsets, states, here, here))
+        return Memory(rows, states)
+
+    def _rows(self, ids: Tensor, batch: RaggedBatch) -> tuple[Tensor, ...]:
+        """Run the encoder; returns what attention reads of each sequence."""
         outputs = self._encoder(self._source.index_select(0, ids), batch)
-        states = torch.zeros(len(offsets) - 1, self.state_width)
+        return split(self._attention.remembered(outputs), batch.offsets)
+
+    def start(self, states: Tensor) -> Tensor:
+        """See `Translator.start`."""
+        first = torch.zeros(len(states), self.state_width)
         if self.config.encoder_starts_decoder:
-            states[:, : self._encoder_layout.width] = batch.states
-        return Memory(split(self._attention.remembered(outputs), offsets), states)
+            first[:, : self.encoder_width] = states
+        return first
 
     @without_gradients
     def step(
@@ -78,6 +94,7 @@ class RecurrentTranslator(Translator):
         ancestry: Tensor,
         *,
         attention: bool = False,
+        seen: Tensor | None = None,
     ) -> StepResult:
         """See `Translator.step`; it reads no cache."""
         del position, cache, ancestry
@@ -88,8 +105,8 @@ class RecurrentTranslator(Translator):
             fed = states[:, self._layout.column("input_feed") :]
             x = torch.cat((x, fed), 1)
         hidden = self._decoder(x, one_step_each(states, here, here))
-        lengths = torch.tensor([len(rows) for rows in memory.rows])
-        rows = KeyRows(memory.rows, source, lengths[source])
+        counts = memory.lengths[source] if seen is None else seen
+        rows = KeyRows(memory.rows, source, counts)
         shares = torch.zeros(len(ids), memory.longest) if attention else None
         output = self._attention(hidden, rows, shares)
         if fed is not None:

@@ -92,6 +92,12 @@ class RecurrentConfig(BaseModel):
         return self
 
     @property
+    def whole_because(self) -> str | None:
+        """Why sources have to be whole, as a clause "it …"; None: they may come in chunks."""
+        both = self.encoder.bidirectional
+        return "its encoder reads the source in both directions" if both else None
+
+    @property
     def memory_width(self) -> int:
         """Width of the encoder's outputs."""
         return self.encoder.output_size

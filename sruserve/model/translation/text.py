@@ -28,9 +28,13 @@ class SideText:
         """Return a text's ids with bos and eos around them, (ids), int64; raises `TextError`."""
         return self.framed(self.codec.encode(text)[0])
 
-    def framed(self, ids: NDArray[np.int64]) -> Tensor:
-        """Return a text's own ids with bos and eos around them, (ids), int64."""
-        return torch.from_numpy(np.concatenate([self._before, ids, self._behind]).astype(np.int64))
+    def framed(self, ids: NDArray[np.int64], *, begins: bool = True, ends: bool = True) -> Tensor:
+        """Return a text's own ids with bos and eos around them, (ids), int64.
+
+        begins, ends: whether the text does so with these ids; else bos or eos is left out.
+        """
+        before, behind = self._before if begins else [], self._behind if ends else []
+        return torch.from_numpy(np.concatenate([before, ids, behind]).astype(np.int64))
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids, without the special ones.

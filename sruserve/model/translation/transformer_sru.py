@@ -44,6 +44,8 @@ class TransformerSRU(Translator):
         self.config = config
         self.source_size, self.target_size = source_size, target_size
         self.max_source, self.max_target = config.max_source, config.max_target
+        self.whole_because = "each step of its encoder attends to the whole source"
+        self.encoder_width = 0
         pair = 2 * config.d_model
         self._encoder_layout, layout = config.layouts()
         self.state_width = layout.width
@@ -101,6 +103,7 @@ class TransformerSRU(Translator):
         ancestry: Tensor,
         *,
         attention: bool = False,
+        seen: Tensor | None = None,
     ) -> StepResult:
         """See `Translator.step`."""
         here = torch.arange(len(ids))
@@ -108,8 +111,8 @@ class TransformerSRU(Translator):
         batch = one_step_each(states, here, here)
         own = torch.empty(len(ids), self.cache_width)
         earlier = KeyRows((cache,), torch.zeros_like(source), position, ancestry.contiguous(), own)
-        lengths = torch.tensor([len(rows) for rows in memory.rows])
-        sources = KeyRows(memory.rows, source, lengths[source])
+        counts = memory.lengths[source] if seen is None else seen
+        sources = KeyRows(memory.rows, source, counts)
         shares = torch.empty(len(ids), memory.longest) if attention else None
         x = self._target(ids, position)
         for layer in self._decoder:

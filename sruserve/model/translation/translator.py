@@ -47,6 +47,8 @@ class Translator(ABC):
     source_size, target_size: numbers of ids.
     max_source, max_target: the most ids of a source, with those around its text, and the most
         steps of a hypothesis; None: any number.
+    whole_because: why sources have to be whole, as a clause "it …"; None: they may come in chunks.
+    encoder_width: numbers of the encoder's state between two chunks.
     weights: number of weights that a step multiplies a row by, a measure of its cost.
     layers: the recurrent layers of both sides.
     """
@@ -58,6 +60,8 @@ class Translator(ABC):
     target_size: int
     max_source: int | None
     max_target: int | None
+    whole_because: str | None
+    encoder_width: int
     weights: int
     layers: Sequence[Layer]
 
@@ -83,6 +87,34 @@ class Translator(ABC):
     def _encode(self, ids: Tensor, offsets: Tensor) -> Memory:
         """Encode sources that are packed end to end: ids (rows), offsets (sources + 1)."""
 
+    @without_gradients
+    def read(self, chunks: Sequence[Tensor], states: Tensor) -> Memory:
+        """Encode the next chunks of sources, for systems without `whole_because`.
+
+        chunks: (length) each, int64 ids; at least one. states: (sources, encoder_width), float32:
+            the encoder's states before them; zeros at first.
+
+        Returns the rows of these chunks, which are those of the whole sources, and the encoder's
+        states after them. Raises ValueError as `encode`.
+        """
+        check_sources(chunks, self.source_size, self.max_source)
+        memories, first = [Memory((), states[:0])], 0
+        for group in grouped(chunks, _ENCODED_ROWS):
+            memories.append(self._read(*packed(group), states[first : first + len(group)].clone()))
+            first += len(group)
+        return Memory.join(memories)
+
+    def _read(self, ids: Tensor, offsets: Tensor, states: Tensor) -> Memory:
+        """Encode chunks that are packed end to end; `states` may be changed."""
+        raise NotImplementedError
+
+    def start(self, states: Tensor) -> Tensor:
+        """Return the states in which hypotheses begin, (sources, state_width), float32.
+
+        states: (sources, encoder_width), float32: of the encoder.
+        """
+        raise NotImplementedError
+
     @abstractmethod
     def step(
         self,
@@ -95,6 +127,7 @@ class Translator(ABC):
         ancestry: Tensor,
         *,
         attention: bool = False,
+        seen: Tensor | None = None,
     ) -> StepResult:
         """Advance every hypothesis by one token.
 
@@ -107,4 +140,6 @@ class Translator(ABC):
             earlier steps, the first step's first. What follows the first `position` of them is
             not read.
         attention: whether to return it.
+        seen: (hypotheses), int64: the number of its source's first positions that each one reads;
+            None: all.
         """

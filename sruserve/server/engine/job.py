@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from sruserve.model.reader.spans import Spans
 from sruserve.server.engine.constrained.protocols import TextConstraint
 from sruserve.server.engine.state_cache.cache import CachedState
+from sruserve.server.engine.translation.partial import PartialTranslation
 
 Row = NDArray[np.float32]
 Added = tuple[NDArray[np.int64], Row]
@@ -329,14 +330,15 @@ class Hypothesis:
     """One translation.
 
     tokens: (tokens), int64, without the end. log_probability: of all of them and the end, in nats.
-    score: what translations of a source are ranked by. finish_reason: `stop` or `length`.
+    score: what translations of a source are ranked by.
+    finish_reason: `stop` or `length`; None: it goes on with more of its source.
     attention: (tokens, source length), float32, if it is wanted and the model has it.
     """
 
     tokens: NDArray[np.int64]
     log_probability: float
     score: float
-    finish_reason: str
+    finish_reason: str | None
     attention: Row | None = None
 
 
@@ -346,11 +348,13 @@ class Translated:
 
     tokens: of a streamed translation, those that were not sent before.
     steps: tokens of the source, and steps of all hypotheses.
+    partial: what continues a translation whose source goes on.
     """
 
     hypotheses: Sequence[Hypothesis]
     tokens: Sequence[int]
     steps: int
+    partial: PartialTranslation | None = None
     state: None = None
 
 

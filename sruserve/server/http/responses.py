@@ -237,10 +237,13 @@ _TokenIds = Annotated[
 class TranslationChoice(BaseModel):
     """One translation of a text."""
 
-    text: str | None = Field(description="The translation; null without a vocabulary.")
+    text: str | None = Field(
+        description="The translation, or what is new of one by `wait_k`; null without a vocabulary."
+    )
     token_ids: _TokenIds
-    finish_reason: str = Field(
-        description="`stop`: the translation has ended; `length`: at `max_tokens`."
+    finish_reason: str | None = Field(
+        description="`stop`: the translation has ended; `length`: at `max_tokens`; null: it goes "
+        "on with more of its text."
     )
     score: _Scored
     log_probability: _LogProbability
@@ -252,6 +255,9 @@ class TranslationResult(TranslationChoice):
 
     alternatives: list[TranslationChoice] = Field(
         description="The translations after the best one, up to `n_best`, the better ones first."
+    )
+    state: str | None = Field(
+        None, description="With `more`: the state that continues the text; else null."
     )
 
 

@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from sruserve.server.auth import Tenant, Tenants
 from sruserve.server.errors import (
+    CannotStream,
     StateExpired,
     StateNotFinite,
     StateTampered,
@@ -96,7 +97,7 @@ ROUTES: tuple[Route[type[ViewEndpoint]], ...] = (
         "POST", "/v1/state", ViewEndpoint, "view_state", "inference",
         (Reply(StateReply),),
         (
-            *ANY_TENANT, *BODY, StateTampered, StateUnknownKey, StateWrongTenant,
+            *ANY_TENANT, *BODY, CannotStream, StateTampered, StateUnknownKey, StateWrongTenant,
             StateWrongModel, StateNotFinite, StateTooLarge, StateExpired,
         ),
         ViewRequest,

@@ -152,7 +152,7 @@ class Catalogue(Mapping[str, Served]):
         if state is not None and len(fitting) > 1:
             token = state if isinstance(state, str) else next(filter(None, state), None)
             with suppress(StateTampered, StateWrongModel):
-                owner = None if token is None else self.of_state(token)
+                owner = None if token is None else self._owner(token)
                 if owner is not None and owner.name in fitting:
                     return owner
         return self._by_id[self._defaults.choose(fitting, in_words(tasks))]
@@ -189,13 +189,17 @@ class Catalogue(Mapping[str, Served]):
         return matching[0] if matching else served
 
     def of_state(self, token: str) -> ServedModel:
-        """The version of any model that has the weights of a state.
+        """The version of any model with streams that has the weights of a state.
 
-        Raises `StateTampered`, or `StateWrongModel` if none has.
+        Raises `StateTampered`, `StateWrongModel` if none has, or `CannotStream`.
         """
+        return with_states(self._owner(token))
+
+    def _owner(self, token: str) -> Served:
+        """The version of any model that has the weights of a state; raises as `of_state`."""
         weights = claimed_binding(token).weights
         for served in self.every():
-            if isinstance(served, ServedModel) and served.weights == weights:
+            if served.weights == weights:
                 return served
         raise StateWrongModel(
             "the state belongs to a model, weights or a dtype that this server does not have; "

@@ -110,14 +110,20 @@ class Loader:
             if (model.path / PRESETS_FILE).exists():
                 raise SettingsError(
                     f"{model.path / PRESETS_FILE}: {name} has no states for presets, because it "
-                    "translates whole texts: remove the file"
+                    "translates: remove the file"
                 )
             model = replace(model, name=name, version=version or model.version)
             for served in reversed(resident):
-                if isinstance(served, ServedTranslator) and served.weights == model.digest:
+                if isinstance(served, ServedTranslator) and served.model.digest == model.digest:
                     model = replace(served.model, version=model.version, path=model.path)
                     return ServedTranslator(
-                        model, served.engine, self._tenant, served.in_flight, served.pool
+                        model,
+                        served.engine,
+                        self._sealer,
+                        self._tenant,
+                        served.in_flight,
+                        served.pool,
+                        served.life,
                     )
             config = engine_limits(self._settings)
             metrics = EngineMetrics(name)
@@ -128,7 +134,7 @@ class Loader:
                 raise
             raise out_of_memory(name, CPU) from error
         metrics.limits(config.max_queue_requests, engine.state_limits)
-        return ServedTranslator(model, engine, self._tenant)
+        return ServedTranslator(model, engine, self._sealer, self._tenant)
 
     def _reload(self, model: Model, now: ServedModel) -> ServedModel:
         """The served model with the version and presets that the folder has now."""

@@ -165,7 +165,7 @@ class LocalVersions:
             return False
         if not served.in_flight.idle:
             return False
-        if served.not_streamable_because is not None:
+        if not served.has_states:
             return True
         ttl, idle = self._settings.state_ttl_seconds, self._settings.stream_idle_seconds
         return served.life.is_over(self._clock(), ttl, idle)

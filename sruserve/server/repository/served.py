@@ -137,6 +137,11 @@ class Served:
         raise NotImplementedError
 
     @property
+    def has_states(self) -> bool:
+        """Whether states of it may arrive in later requests."""
+        return self.not_streamable_because is None
+
+    @property
     def state_bytes(self) -> int:
         """The most bytes of a stream's state; 0: it has none."""
         raise NotImplementedError

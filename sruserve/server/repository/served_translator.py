@@ -1,6 +1,5 @@
 """A translation system with its engine."""
 
-import time
 from collections.abc import Sequence
 
 import torch
@@ -11,16 +10,20 @@ from sruserve.server.auth import Tenant
 from sruserve.server.engine.job import Job
 from sruserve.server.engine.translation.engine import TranslationEngine
 from sruserve.server.engine.translation.needs import Needs
+from sruserve.server.errors import CannotStream
 from sruserve.server.offload import Offload
 from sruserve.server.repository.served import InFlight, Served
 from sruserve.server.repository.text_work import long_characters, pool_for
 from sruserve.server.state.life import StateLife
+from sruserve.server.state.token import StateSealer
+from sruserve.server.state.translations import SealedTranslations
 
 
 class ServedTranslator(Served):
-    """A model that translates whole texts. Nothing of a request is left when it has ended.
+    """A model that translates texts, and if its encoder can, texts that come in chunks.
 
     pool, long_characters: as in `ServedModel`, for texts of the source language.
+    states: seals and opens the tenant's partial translations.
     """
 
     model: TranslationModel
@@ -30,6 +33,7 @@ class ServedTranslator(Served):
         self,
         model: TranslationModel,
         engine: TranslationEngine,
+        sealer: StateSealer,
         tenant: Tenant,
         in_flight: InFlight | None = None,
         pool: Offload | None = None,
@@ -37,7 +41,9 @@ class ServedTranslator(Served):
     ) -> None:
         super().__init__(model, engine, tenant, in_flight)
         self.labels, self.presets = (), {}
-        self.weights, self.life = model.digest, life or StateLife(time.time())
+        self._sealer = sealer
+        self.states = SealedTranslations(model, sealer, tenant, life)
+        self.weights, self.life = self.states.weights, self.states.life
         work = model.source_text.codec.work if model.source_text is not None else 1.0
         self.pool, self.long_characters = pool or pool_for(work), long_characters(work)
         self._views: dict[Tenant, ServedTranslator] = {}
@@ -61,7 +67,35 @@ class ServedTranslator(Served):
 
     @property
     def not_streamable_because(self) -> str | None:
-        return "it translates whole texts"
+        return "it translates whole texts" if self.whole_because else "it translates"
+
+    @property
+    def whole_because(self) -> str | None:
+        """Why a text cannot come in chunks, as a clause "it …"; None: it can."""
+        because, text = self.model.translator.whole_because, self.model.source_text
+        return because if because or text is None else text.codec.uncut_because
+
+    @property
+    def has_states(self) -> bool:
+        return self.whole_because is None
+
+    def check_chunks(self, field: str) -> None:
+        """Raise `CannotStream` for a field of a request in chunks if texts have to be whole."""
+        if (because := self.whole_because) is not None:
+            raise CannotStream(
+                f"{self.name} cannot translate a text while it comes, because {because}: send "
+                "whole texts, without `wait_k`, `state` and `more`",
+                param=field,
+            )
+
+    def check_streams(self, field: str | None) -> None:
+        if field and self.whole_because is None:
+            raise CannotStream(
+                f"{self.name} translates, and no stream holds a translation: send each chunk to "
+                "/v1/translate, with `wait_k` and then with the `state` of the last reply",
+                param=field,
+            )
+        super().check_streams(field)
 
     @property
     def state_bytes(self) -> int:
@@ -85,6 +119,12 @@ class ServedTranslator(Served):
             return self
         if tenant not in self._views:
             self._views[tenant] = ServedTranslator(
-                self.model, self.engine, tenant, self.in_flight, self.pool, self.life
+                self.model,
+                self.engine,
+                self._sealer,
+                tenant,
+                self.in_flight,
+                self.pool,
+                self.life,
             )
         return self._views[tenant]

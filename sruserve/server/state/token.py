@@ -121,14 +121,12 @@ class StateSealer:
 
         never_expires: the token has no expiry; for the server's own store.
         """
-        size = packed_bytes(snapshot)
-        # padding to groups of three bytes leaves no unused bits, which could be flipped unnoticed
-        padding = -(_HEADER.size + size + TAG_BYTES) % 3
-        if not self.fits(size + padding):
-            raise StateTooLarge(
-                f"the state would make a token of more than {self._max_token_bytes} bytes; leave "
-                "out `return_state` or ask the operator to raise SRUSERVE_MAX_STATE_TOKEN_BYTES"
-            )
+        self._check_fit(packed_bytes(snapshot))
+        return self.seal_packed(pack_snapshot(snapshot), binding, never_expires=never_expires)
+
+    def seal_packed(self, packed: bytes, binding: Binding, *, never_expires: bool = False) -> str:
+        """The token of a packed state of any kind; raises `StateTooLarge`."""
+        padding = self._check_fit(len(packed))
         seal = self._keys.new_seal()
         expires = self._ttl_seconds and not never_expires
         expiry = int(self.clock()) + self._ttl_seconds if expires else 0
@@ -141,12 +139,27 @@ class StateSealer:
             binding.tenant,
             expiry,
         )
-        payload = pack_snapshot(snapshot) + bytes(padding)
-        sealed = header + seal.encrypt(payload, header)
+        packed += bytes(padding)
+        sealed = header + seal.encrypt(packed, header)
         return binascii.b2a_base64(sealed, newline=False).translate(_TO_URL).decode("ascii")
+
+    def _check_fit(self, size: int) -> int:
+        """The padding of a packed state of so many bytes; raises `StateTooLarge`."""
+        # padding to groups of three bytes leaves no unused bits, which could be flipped unnoticed
+        padding = -(_HEADER.size + size + TAG_BYTES) % 3
+        if not self.fits(size + padding):
+            raise StateTooLarge(
+                f"the state would make a token of more than {self._max_token_bytes} bytes; leave "
+                "out `return_state` or ask the operator to raise SRUSERVE_MAX_STATE_TOKEN_BYTES"
+            )
+        return padding
 
     def open(self, token: str, binding: Binding) -> Snapshot:
         """The snapshot in a token that is authentic and bound so; else raises `StateRefused`."""
+        return unpack_snapshot(self.open_packed(token, binding), binding.width)
+
+    def open_packed(self, token: str, binding: Binding) -> bytes:
+        """What `seal_packed` has sealed, and up to two zero bytes; raises as `open`."""
         if len(token) > self._max_token_bytes:
             raise StateTooLarge(
                 f"the state has {len(token)} bytes and may have {self._max_token_bytes} "
@@ -189,7 +202,7 @@ class StateSealer:
             )
         if expiry and self.clock() >= expiry:
             raise StateExpired("the state has expired; start a new stream")
-        return unpack_snapshot(payload, binding.width)
+        return payload
 
 
 class Envelope:

@@ -24,7 +24,7 @@ from sruserve.server.tasks.encode import listed
 from sruserve.server.tasks.inputs import INPUT_CHARACTERS, LONG_CHARACTERS
 from sruserve.server.tasks.per_input import Results, ResultTask
 from sruserve.server.tasks.translate_request import TranslateRequest
-from sruserve.server.tasks.translation import Translation
+from sruserve.server.tasks.translation import Translation, written
 from sruserve.server.tasks.translation_sources import Source, read_sources
 
 _TOKEN_NUMBERS = 2  # of a reply, for a token's text
@@ -38,7 +38,7 @@ class TranslateTask(ResultTask[TranslateRequest]):
     name, schema = "translate", TranslateRequest
 
     def choose(self, request: Any) -> ServedTranslator:
-        served = super().choose(request)
+        served = self.catalogue.choose(request.model, self.name, state=request.state)
         assert isinstance(served, ServedTranslator)
         return served
 
@@ -46,7 +46,7 @@ class TranslateTask(ResultTask[TranslateRequest]):
         self, caller: Caller, request: TranslateRequest, served: ServedTranslator, cost: int
     ) -> Results:
         """Translate the texts of a request. cost: bytes of the request, for the queue."""
-        sources = await read_sources(caller, request, served, self.limits)
+        sources = await read_sources(caller, request, served, self.limits, cost)
         with ExitStack() as stack:
             begun = self._begin(caller, request, served, sources, cost, streams=False)
             translation = stack.enter_context(begun)
@@ -61,19 +61,23 @@ class TranslateTask(ResultTask[TranslateRequest]):
         self, caller: Caller, request: TranslateRequest, served: ServedTranslator, cost: int
     ) -> AsyncIterator[Translation]:
         """Translate while the block reads; the job is withdrawn if the block ends first."""
-        sources = await read_sources(caller, request, served, self.limits)
+        sources = await read_sources(caller, request, served, self.limits, cost)
         with self._begin(caller, request, served, sources, cost, streams=True) as translation:
             yield translation
 
     def describe(self, served: ServedTranslator, item: Any, result: Any) -> dict[str, Any]:
         described = [self._described(served, item, each) for each in result.hypotheses]
-        return {**described[0], "alternatives": described[1:]}
+        state = None if result.partial is None else served.states.seal(result.partial)
+        return {**described[0], "alternatives": described[1:], "state": state}
 
     def _described(
         self, served: ServedTranslator, item: Source, found: Hypothesis
     ) -> dict[str, Any]:
         source_text, target_text = served.model.source_text, served.model.target_text
+        ended = found.finish_reason is not None
         ids: list[int] = found.tokens.tolist()
+        earlier = 0 if item.before is None else len(item.before.tokens)
+        text, token_ids = written(target_text, ids, earlier, ended=ended)
         alignment = None
         if found.attention is not None:
             alignment = {
@@ -82,8 +86,8 @@ class TranslateTask(ResultTask[TranslateRequest]):
                 "weights": listed(found.attention),
             }
         return {
-            "text": None if target_text is None else target_text.decode(ids),
-            "token_ids": ids if target_text is None else None,
+            "text": text,
+            "token_ids": token_ids,
             "finish_reason": found.finish_reason,
             "score": found.score if item.scores else None,
             "log_probability": found.log_probability if item.scores else None,
@@ -110,9 +114,11 @@ class TranslateTask(ResultTask[TranslateRequest]):
             request.attention,
         )  # fmt: skip
         done = caller.loop.create_future()
-        needs = served.engine.needs(search, [len(source.inputs) for source in sources])
+        needs = served.engine.needs(search, sources)
         self._check_tokens(request, served, needs)
         numbers = _reply_numbers(request, sources, needs)
+        for source, need in zip(sources, needs, strict=True):
+            numbers += _state_numbers(served, source, need)
         free = min(numbers, _STREAM_NUMBERS) if streams else numbers
         hold = self.reserve_reply(free, _ADVICE)
         buffer: ChunkBuffer[Translated] | None = None
@@ -188,6 +194,14 @@ def _reply_numbers(
             each += (need.max_tokens + _TOKEN_NUMBERS) * len(source.inputs)
         numbers += each * request.n_best
     return numbers
+
+
+def _state_numbers(served: ServedTranslator, source: Source, need: Needs) -> int:
+    """The numbers in a reply for the state of one text; raises `StateTooLarge`."""
+    if source.before is None or not source.more:
+        return 0
+    tokens = len(source.before.tokens) + need.max_tokens
+    return served.states.check_fit(source.length, tokens, source.word) // 4
 
 
 def _token_texts(text: SideText | None, ids: Sequence[int]) -> list[str]:

@@ -4,7 +4,7 @@ from typing import Annotated, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from sruserve.server.tasks.requests import INPUT, Input, ModelRequest, explained
+from sruserve.server.tasks.requests import INPUT, Input, ModelRequest, State, explained
 
 MAX_BEAMS = 64
 BEAMS = 4  # Vaswani et al. 2017, section 6.1
@@ -19,6 +19,7 @@ class TranslateRequest(ModelRequest):
                 {"input": "de: 421"},
                 {"input": ["en: 421", "iso: 5. März 2021"], "beam_size": 8, "n_best": 2},
                 {"input": "de: 421", "stream": True},
+                {"input": "de: 4", "wait_k": 3, "more": True},
             ]
         }
     )
@@ -54,6 +55,23 @@ class TranslateRequest(ModelRequest):
     stream: bool = Field(
         False, description="Send translations while they grow, as events; with one beam only."
     )
+    wait_k: Annotated[int, Field(ge=1, le=2**31)] | None = Field(
+        None,
+        description="Translate greedily while the text comes: write token t once `wait_k` + t - 1 "
+        "tokens of the text are read, or all of them. For models whose encoder reads in one "
+        "direction.",
+    )
+    more: bool = Field(
+        False,
+        description="With `wait_k`: more of this text will follow. Hold back an unfinished word, "
+        "return what can be written now, and the state that continues it.",
+    )
+    state: State | None = Field(
+        None, description="The state that the reply to the chunk before returned."
+    )
+    return_state: bool = Field(
+        False, description="Return the state that continues each text, as `more` does anyway."
+    )
     priority: int = Field(
         0,
         ge=-1000,
@@ -69,10 +87,26 @@ class TranslateRequest(ModelRequest):
         """The beam size, or the default one."""
         if self.beam_size is not None:
             return self.beam_size
-        return 1 if self.stream else max(BEAMS, self.n_best)
+        greedy = self.stream or self.in_chunks_by is not None
+        return 1 if greedy else max(BEAMS, self.n_best)
+
+    @property
+    def in_chunks_by(self) -> str | None:
+        """The name of the field by which a text comes in chunks, if any."""
+        if self.state is not None:
+            return "state"
+        return None if self.wait_k is None else "wait_k"
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
+        if self.in_chunks_by is not None:
+            self._fits_chunks(self.in_chunks_by)
+        elif self.more or self.return_state:
+            name = "more" if self.more else "return_state"
+            raise explained(
+                f"'{name}' is for a text that is translated while it comes: send 'wait_k', too, or "
+                f"leave '{name}' out"
+            )
         if self.stream and self.beams > 1:
             raise explained(
                 "'stream' sends a translation while it grows, which only a search with one beam "
@@ -87,3 +121,19 @@ class TranslateRequest(ModelRequest):
                 f"'n_best' is {self.n_best} and may be at most 'beam_size', which is {self.beams}"
             )
         return self
+
+    def _fits_chunks(self, field: str) -> None:
+        """Raise the error of a field that does not go with a text in chunks."""
+        if self.beams > 1:
+            raise explained(
+                f"'{field}' translates greedily, because what is written stays: leave 'beam_size' "
+                "out, or set it to 1"
+            )
+        for name in ("attention", "stream"):
+            if getattr(self, name):
+                raise explained(f"'{name}' does not go with '{field}': leave one of them out")
+        if self.return_state and not self.more:
+            raise explained(
+                "'return_state' needs 'more': a translation whose text has ended does not go on; "
+                "set 'more' to true, or leave 'return_state' out"
+            )

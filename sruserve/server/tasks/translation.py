@@ -78,6 +78,22 @@ class Translation:
         return sum(len(piece.tokens) for piece in pieces) > LONG_CHARACTERS
 
 
+def written(
+    text: SideText | None, ids: list[int], earlier: int, *, ended: bool
+) -> tuple[str | None, list[int] | None]:
+    """The text of a translation behind its `earlier` first ids; without a vocabulary, its ids.
+
+    ended: whether these are all of its ids.
+    """
+    if text is None:
+        return None, ids[earlier:]
+    if ended and not earlier:
+        return text.decode(ids), None
+    writer = _Writer(text)
+    writer.write(ids[:earlier], final=False)
+    return writer.write(ids[earlier:], final=ended)
+
+
 class _Writer:
     """Writes the text of one translation token by token: all of it is what `decode` gives."""
 

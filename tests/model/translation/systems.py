@@ -38,9 +38,9 @@ def transformer(**options: Any) -> TransformerSRUConfig:
 
 
 def recurrent(family: str, attention: str, **options: Any) -> RecurrentConfig:
-    """A small recurrent system; bidirectional where its family can be."""
+    """A small recurrent system; bidirectional where its family can be, unless it is `one_way`."""
     kind, fed = FAMILIES[family], options.get("input_feed", True)
-    both = family != "qrnn"
+    both = family != "qrnn" and not options.pop("one_way", False)
     layers = {"num_layers": 2} | ({"window": 1} if family == "qrnn" else {})
     return RecurrentConfig(
         **{
@@ -77,6 +77,9 @@ SYSTEMS: dict[str, TransformerSRUConfig | RecurrentConfig] = {
     "qrnn-general": recurrent("qrnn", "general", input_feed=False),
     "lstm-none": recurrent("lstm", "none", input_feed=False),
     "atr-dot": recurrent("atr", "dot", encoder_starts_decoder=False),
+    "gru-one-way": recurrent("gru", "dot", one_way=True),
+    "lstm-one-way": recurrent("lstm", "general", one_way=True, encoder_starts_decoder=False),
+    "sru-one-way": recurrent("sru", "mlp", one_way=True, input_feed=False),
 }
 
 

@@ -61,7 +61,7 @@ def test_a_translation_system_is_listed_and_described(running: Running) -> None:
 def test_the_api_for_python_translates(
     running: Running, systems: dict[str, TranslationModel]
 ) -> None:
-    options = {"beam_size": 4, "n_best": 2, "max_tokens": 9}
+    options: dict[str, Any] = {"beam_size": 4, "n_best": 2, "max_tokens": 9}
     expected = ask(running[0], "gru-dot", input=TEXTS, attention=True, scores=True, **options)
     with sruserve.load(systems["gru-dot"].path) as model:
         assert (model.task, model.state_bytes, model.family) == ("translate", 0, "recurrent")

@@ -145,7 +145,8 @@ LONG = " ".join(["a4"] * 63)
         ({"input": "a4", "length_penalty": -1}, "invalid_request", "'length_penalty'"),
         ({"input": "a4", "stream": True, "beam_size": 2}, "invalid_request", "'stream'"),
         ({"input": "a4", "stream": True, "attention": True}, "invalid_request", "'attention'"),
-        ({"input": "a4", "state": "x"}, "invalid_request", "'state'"),
+        ({"input": "a4", "state": "x"}, "cannot_stream", "attends to the whole source"),
+        ({"input": "a4", "more": True}, "invalid_request", "send 'wait_k', too"),
         ({"input": "a4", "model": "nobody"}, "model_not_found", "nobody"),
     ],
 )

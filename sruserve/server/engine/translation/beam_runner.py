@@ -11,7 +11,9 @@ from sruserve.model.translation.config import SideConfig
 from sruserve.model.translation.memory import Memory
 from sruserve.model.translation.translator import StepResult, Translator
 from sruserve.server.engine.translation.beam_memory import BeamMemory
+from sruserve.server.engine.translation.partial import Numbers
 from sruserve.server.engine.translation.sentence import Sentence
+from sruserve.server.engine.translation.source_reader import read_chunks
 
 
 class BeamRunner:
@@ -27,10 +29,15 @@ class BeamRunner:
 
     def begin(self, sentences: Sequence[Sentence]) -> None:
         """Encode the sources of sentences, which then come after those that live."""
-        sources = [torch.from_numpy(sentence.source) for sentence in sentences]
-        encoded = self._translator.encode(sources)
-        self._sources = Memory.join([self._sources, *(encoded[i] for i in range(len(encoded)))])
-        self._states = torch.cat([self._states, encoded.states])
+        whole = [sentence for sentence in sentences if sentence.item.before is None]
+        chunks = [sentence for sentence in sentences if sentence.item.before is not None]
+        encoded = self._translator.encode([torch.from_numpy(each.source) for each in whole])
+        memories = {each: encoded[place] for place, each in enumerate(whole)}
+        if chunks:
+            memories |= zip(chunks, read_chunks(self._translator, chunks), strict=True)
+        begun = Memory.join([memories[sentence] for sentence in sentences])
+        self._sources = Memory.join([self._sources, begun])
+        self._states = torch.cat([self._states, begun.states])
 
     def step(self, live: Sequence[Sentence]) -> list[Sentence]:
         """Take one step of every live sentence. Those that are done then have to leave.
@@ -61,6 +68,12 @@ class BeamRunner:
         unfit = np.flatnonzero(np.isnan(values).any(1))
         return [live[i] for i in np.unique(np.searchsorted(starts, unfit, "right") - 1)]
 
+    def memory(self, live: Sequence[Sentence], place: int) -> tuple[Numbers, Numbers]:
+        """The memory of a live sentence's source, and the state of its first hypothesis."""
+        first = sum(sentence.search.hypotheses for sentence in live[:place])
+        states = self._states[first : first + 1].flatten().clone()
+        return self._sources.rows[place].numpy(), states.numpy()
+
     def keep(self, live: Sequence[Sentence], kept: Sequence[bool]) -> None:
         """Forget the memory and the states of the live sentences that leave."""
         counts = [sentence.search.hypotheses for sentence in live]
@@ -72,6 +85,7 @@ class BeamRunner:
         self, live: Sequence[Sentence], counts: Sequence[int], starts: NDArray[np.int64]
     ) -> StepResult:
         lengths = [sentence.search.length for sentence in live]
+        seen = [sentence.item.seen(sentence.search.length) for sentence in live]
         longest = max(lengths) if self._translator.cache_width else 0  # else nobody reads it
         ancestry = np.zeros((starts[-1], longest), np.int32)
         ids = np.full(starts[-1], self._bos, np.int64)
@@ -88,6 +102,7 @@ class BeamRunner:
             self._memory.rows,
             torch.from_numpy(ancestry),
             attention=any(sentence.wants_attention for sentence in live),
+            seen=torch.from_numpy(np.repeat(seen, counts)),
         )
 
 

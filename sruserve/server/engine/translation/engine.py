@@ -21,6 +21,7 @@ from sruserve.server.engine.translation.beam_runner import BeamRunner
 from sruserve.server.engine.translation.needs import Needs
 from sruserve.server.engine.translation.sentence import Sentence
 from sruserve.server.engine.translation.sentence_queue import SentenceQueue
+from sruserve.server.engine.translation.source import SourceInput
 from sruserve.server.errors import (
     DeadlineExceeded,
     Draining,
@@ -74,11 +75,18 @@ class TranslationEngine(JobEngine):
     def state_limits(self) -> dict[str, int]:
         return {"pool": self._memory.capacity}
 
-    def needs(self, search: BeamSearch, lengths: Sequence[int]) -> list[Needs]:
-        """What sentences of these lengths take; raises `InvalidRequest` if one can never begin."""
+    def needs(self, search: BeamSearch, sources: Sequence[SourceInput]) -> list[Needs]:
+        """What sentences take; raises `InvalidRequest` if one can never begin."""
         capacity = self._memory.capacity
-        needs = [Needs.of(self.translator, search, length) for length in lengths]
-        most = max(needs, key=lambda each: each.nbytes)
+        needs = [Needs.of(self.translator, search, source) for source in sources]
+        most, source = max(zip(needs, sources, strict=True), key=lambda each: each[0].nbytes)
+        if source.before is not None and most.nbytes > capacity:
+            raise InvalidRequest(
+                f"a source of {source.length} tokens takes {most.nbytes} bytes, over the limit of "
+                f"{capacity} bytes: split the text into sentences, or ask the operator to raise "
+                "SRUSERVE_STATE_POOL_BYTES",
+                param="input",
+            )
         if most.nbytes > capacity or search.beam_size > self._config.max_batch_tokens:
             raise InvalidRequest(
                 f"{search.beam_size} beams of {most.max_tokens} tokens take {most.nbytes} bytes, "
@@ -113,6 +121,7 @@ class TranslationEngine(JobEngine):
         self._end_early()
         if begun := self._next_sentences():
             self._begin(begun)
+            self._deliver_done()
         if self._live:
             self._step()
         self._report()
@@ -202,19 +211,30 @@ class TranslationEngine(JobEngine):
         self._metrics.step(len(self._live), rows, now - started)
         for job in dict.fromkeys(sentence.job for sentence in unfit):
             self._end(job, not_finite())
-        self._deliver(now)
+        self._deliver_done()
+        self._deliver_streamed(now)
 
-    def _deliver(self, now: float) -> None:
-        """Deliver what has ended and what is streamed."""
-        for sentence in self._leave([sentence.search.done for sentence in self._live]):
-            result = sentence.result()
-            self._metrics.generated(len(result.hypotheses[0].tokens), 0)
-            job = sentence.job
+    def _deliver_done(self) -> None:
+        """Deliver what has ended, or waits for more of its source."""
+        done = [sentence.done for sentence in self._live]
+        results = {
+            sentence: sentence.result(
+                self._runner.memory(self._live, place) if sentence.waits else None
+            )
+            for place, sentence in enumerate(self._live)
+            if done[place]
+        }
+        for sentence in self._leave(done):
+            result, job = results[sentence], sentence.job
+            self._metrics.generated(len(result.hypotheses[0].tokens) - sentence.earlier, 0)
             self._open[job] -= 1
             last = not self._open[job]
             if last:
                 self._forget(job)
             self._dispatcher.add_result(job, sentence.index, result, last=last)
+
+    def _deliver_streamed(self, now: float) -> None:
+        """Deliver what is new of translations that are streamed."""
         for sentence in self._live:
             if sentence.job.stream and now - sentence.last_flush >= self._config.flush_ms / 1e3:
                 sentence.last_flush = now

@@ -39,6 +39,18 @@ class Search:
         self._ended: list[Hypothesis] = []
         self.done = False
 
+    def resume(
+        self, tokens: NDArray[np.int64], log_probability: float, finish_reason: str | None
+    ) -> None:
+        """Begin with one hypothesis of these tokens, for systems whose steps read no cache.
+
+        finish_reason: of one that has ended.
+        """
+        self.tokens, self.scores = tokens[None], np.array([log_probability])
+        if finish_reason is not None:
+            self._end(0, log_probability, ended=finish_reason == "stop")
+            self.done = True
+
     @property
     def candidates(self) -> int:
         """The number of best continuations of each hypothesis that a step has to know."""
@@ -103,6 +115,11 @@ class Search:
             for index in range(self.hypotheses):
                 self._end(index, float(self.scores[index]), ended=False)
         return self._ended
+
+    def unfinished(self) -> Hypothesis:
+        """The best hypothesis of a search that is not over."""
+        total = float(self.scores[0])
+        return Hypothesis(self.tokens[0].copy(), total, total / self._penalty(self.length), None)
 
     def _end(self, index: int, total: float, *, ended: bool) -> None:
         """Add a hypothesis to the ended ones, whose order is final for those before it."""

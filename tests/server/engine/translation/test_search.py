@@ -10,12 +10,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sruserve.server.engine.job import BeamSearch, Job, JobKind, SequenceInput
+from sruserve.server.engine.job import BeamSearch, Job, JobKind
 from sruserve.server.engine.translation.beam_runner import best
 from sruserve.server.engine.translation.needs import Needs
 from sruserve.server.engine.translation.search import Search
 from sruserve.server.engine.translation.sentence import Sentence
 from sruserve.server.engine.translation.sentence_queue import SentenceQueue
+from sruserve.server.engine.translation.source import SourceInput
 from tests.model.translation.systems import random_system
 
 END = 0
@@ -93,13 +94,19 @@ def test_a_hypothesis_that_has_ended_keeps_nothing_of_the_others() -> None:
 
 def test_the_needs_of_a_sentence_count_its_tokens_and_what_has_ended() -> None:
     translator = random_system("lstm-none")  # which has no cache
-    few, many = (Needs.of(translator, BeamSearch(64, max_tokens=n), 3) for n in (1, 100_001))
+    few, many = (
+        Needs.of(translator, BeamSearch(64, max_tokens=n), source(3)) for n in (1, 100_001)
+    )
     assert many.nbytes - few.nbytes == 100_000 * 64 * (8 + 4)
     one, all_beams = (
-        Needs.of(translator, BeamSearch(8, max_tokens=10, n_best=n, attention=True), 100)
+        Needs.of(translator, BeamSearch(8, max_tokens=10, n_best=n, attention=True), source(100))
         for n in (1, 8)
     )
     assert all_beams.nbytes - one.nbytes == 7 * 10 * 100 * 4
+
+
+def source(length: int) -> SourceInput:
+    return SourceInput(np.zeros(length, np.int64))
 
 
 def sentences(job: Job) -> list[Sentence]:
@@ -114,7 +121,7 @@ def request_of() -> Iterator[Request]:
     loop = asyncio.new_event_loop()
 
     def make(tenant: str, lengths: list[int], beams: int = 1) -> Job:
-        items = [SequenceInput(np.zeros(length, np.int64)) for length in lengths]
+        items = [source(length) for length in lengths]
         done: asyncio.Future[None] = loop.create_future()
         kind, search = JobKind.TRANSLATE, BeamSearch(beams)
         return Job(kind, items, loop, lambda *_: None, done, search=search, tenant=tenant)
