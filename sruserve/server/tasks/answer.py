@@ -84,6 +84,10 @@ class AnswerTask(PerInputTask[AnswerRequest]):
         answers = min(request.n_best, len(document.words) * max_words)
         return answers * (_NUMBERS + document.span_numbers(max_words))
 
+    def advice(self, served: ServedModel) -> str:
+        del served
+        return "lower `n_best`, or send fewer questions"
+
     def added_bytes(self, item: SequenceInput) -> int:
         return item.inputs.nbytes
 

@@ -92,7 +92,7 @@ class PerInputTask(ResultTask[Body], Task[Body]):
         has_many_states = state_output is StateOutput.COPY and len(items) > MAX_INLINE_STATES
         size = numbers + INPUT_CHARACTERS * len(items)
         large = has_many_states or size > LONG_CHARACTERS
-        unsent = caller.unsent(self.reserve_reply(numbers))
+        unsent = caller.unsent(self.reserve_reply(numbers, self.advice(served)))
         limit = job.inputs
         if ahead:
             limit += ahead * len(items)
@@ -159,6 +159,11 @@ class PerInputTask(ResultTask[Body], Task[Body]):
     def added_bytes(self, item: SequenceInput) -> int:
         """The bytes of an item that count in the queue beside those of the request."""
         return 0 if item.start is None else len(item.start.word) + len(item.start.held_back)
+
+    def advice(self, served: ServedModel) -> str:
+        """How to change a request whose reply would be too long."""
+        chunks = served.not_streamable_because is None
+        return f"send {'chunks with `state`' if chunks else 'shorter inputs'}, or fewer inputs"
 
     def numbers(self, request: Body, served: ServedModel, item: SequenceInput) -> int:
         """The approximate count of numbers in the result of one item, if there can be many."""

@@ -33,7 +33,7 @@ async def read_sources(
     """
     if request.input is None:
         raise InvalidRequest("'input' is missing: send a text", param="input")
-    inputs = split_inputs(request.input, limits, "input")
+    inputs = split_inputs(request.input, limits, "input", "split it into sentences")
     request.input = None  # from now on, only the job refers to what was read
     starts = [None] * len(inputs)
     if sum(count_characters(inputs, starts)) <= served.long_characters:
