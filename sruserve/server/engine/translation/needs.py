@@ -7,7 +7,7 @@ from sruserve.model.translation.translator import Translator
 from sruserve.server.engine.job import BeamSearch
 
 _NUMBER_BYTES = 4
-_OF_TOKEN = 3  # numbers for the id of a hypothesis's token, and for the place of its step
+_OF_TOKEN = 3  # numbers for the id of a hypothesis's token, and for the place of its parent
 DEFAULT_EXTRA_TOKENS = 50  # beyond the source's length, as in Vaswani et al. 2017, section 6.1
 
 

@@ -42,23 +42,23 @@ class Sentence:
         return len(self.source) + self.beam_size * self.needs.max_tokens
 
     def next_slots(self) -> Slots:
-        """The cache row of each hypothesis in the next step."""
-        width, first = self.search.hypotheses, self.search.length * self.beam_size
-        if not len(self.slots):
-            return np.zeros(width, np.int32)
-        return self.slots[first : first + width]
+        """The cache row of each hypothesis in the next step; none without a cache."""
+        first = self.search.length * self.beam_size
+        return self.slots[first : first + self.search.hypotheses]
 
     def chunk(self) -> Translated:
         """The tokens of a greedy search that were not sent before."""
-        return Translated((), self._unsent(self.search.tokens[0]), 0)
+        return Translated((), self._unsent(self.search.paths.first_since(self._streamed)), 0)
 
     def result(self) -> Translated:
         """What was found, once the search is over."""
         hypotheses = self.search.results()
-        tokens = self._unsent(hypotheses[0].tokens) if self.job.stream else ()
+        tokens: Sequence[int] = ()
+        if self.job.stream:
+            tokens = self._unsent(hypotheses[0].tokens[self._streamed :])
         return Translated(hypotheses, tokens, len(self.source) + self.steps)
 
     def _unsent(self, tokens: NDArray[np.int64]) -> Sequence[int]:
-        first, self._streamed = self._streamed, len(tokens)
-        unsent: list[int] = tokens[first:].tolist()
+        self._streamed += len(tokens)
+        unsent: list[int] = tokens.tolist()
         return unsent
