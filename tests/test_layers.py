@@ -107,6 +107,7 @@ ROOMS = (
         "ending",
         "fair_semaphore",
         "field_bounds",
+        "freed_memory",
         "json_output",
         "key_entries",
         "key_ring",

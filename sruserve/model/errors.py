@@ -10,6 +10,8 @@ ModelError
 └── TextError          the vocabulary cannot express a text
 """
 
+_BRIEF = 300  # characters of a library's message
+
 
 class ModelError(ValueError):
     """An invalid argument or file; the message says what to change."""
@@ -26,6 +28,12 @@ def printable(text: str) -> str:
         return text
     line = "".join(" " if c.isspace() else c for c in text)
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+
+
+def brief(error: BaseException) -> str:
+    """Return the message of a library, which may quote a whole file, shortened in the middle."""
+    text = str(error)
+    return text if len(text) <= _BRIEF else f"{text[: _BRIEF // 2]} … {text[-_BRIEF // 2 :]}"
 
 
 class ConfigError(ModelError):

@@ -12,6 +12,7 @@ from sruserve.model.errors import ModelError
 from sruserve.server.auth import Tenants
 from sruserve.server.clocks import SYSTEM_CLOCKS, Clocks
 from sruserve.server.errors import NoProcess, OriginNotAllowed, ServeError
+from sruserve.server.freed_memory import FreedMemory
 from sruserve.server.http import (
     docs,
     index,
@@ -99,7 +100,7 @@ class Application:
             self.certificates.report_to(certificate_expiry)
         self._pulse, self._clocks, self._open_streams = pulse, clocks, open_streams
         self.lifecycle = Lifecycle(settings, clocks)
-        self.metrics = MetricsPage()
+        self.metrics, self._freed_memory = MetricsPage(), FreedMemory()
         self._documentation = docs.Documentation(partial(create_document, ROUTES))
         self._index = index.Index(settings.page)
         self._hot: dict[str, HttpEndpoint] = {}
@@ -165,7 +166,7 @@ class Application:
             await send({"type": "lifespan.startup.failed"})
             return
         if self._pulse is not None:
-            self._pulse.start(self._watched, self.lifecycle.report_memory)
+            self._pulse.start(self._watched, self._look_at_memory)
         if self.certificates is not None:
             self.certificates.start()
         await send({"type": "lifespan.startup.complete"})
@@ -185,6 +186,10 @@ class Application:
             Endpoint.observer = None
             with suppress(NoProcess):
                 await run_in_thread("observers", self._observers.close)
+
+    def _look_at_memory(self) -> None:
+        self.lifecycle.report_memory()
+        self._freed_memory.look(self._clocks.monotonic())
 
     def _watched(self) -> Iterable[Watched]:
         """The engines and servers that must not end before the process."""

@@ -237,6 +237,25 @@ def test_texts_of_too_many_words_are_refused_before_the_others_are_split(
 
 
 @pytest.mark.parametrize(
+    "body",
+    [
+        {"question": " "},
+        {"context": " "},
+        {"context": "a " * 3000},
+        {"context": "a " * 301},
+        {"context": (" " * 263).join("abcdefghijklmnop"), "question": ["Who?"] * 9, "n_best": 128},
+    ],
+    ids=["no question", "no context", "long text", "many words", "long reply"],
+)
+def test_a_refusal_advises_nothing_that_a_reader_does_not_have(
+    answers: httpx.Client, body: dict[str, Any]
+) -> None:
+    message = answers.post("/v1/answer", json=BODY | body).json()["error"]["message"]
+    assert "state" not in message.lower()
+    assert "chunks" not in message
+
+
+@pytest.mark.parametrize(
     ("path", "body"),
     [
         ("/v1/classify", {"input": "a"}),

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Encoding
 
-from sruserve.model.errors import FolderError, TextError, faults
+from sruserve.model.errors import FolderError, TextError, brief, faults
 from sruserve.model.text.characters import Characters, splits_characters
 from sruserve.model.text.decoders import steps_of
 from sruserve.model.text.frames import Frame, Ids
@@ -402,7 +402,7 @@ def tokenizer_codec(content: bytes, source: object) -> Codec:
         try:
             spaces = separators(file.tokenizer, file.entries)
         except faults() as error:  # the library raises bare exceptions, and panics
-            raise FolderError(f"{source} is not a usable tokenizer.json: {error}") from error
+            raise FolderError(f"{source} is not a usable tokenizer.json: {brief(error)}") from error
         if spaces:
             return Words(file, spaces)
     return Subwords(file, _NORMALIZED)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from sruserve.model.errors import FolderError, faults
+from sruserve.model.errors import FolderError, brief, faults
 from sruserve.model.text.decoders import Written, written
 from sruserve.model.text.frames import Frame, Ids, frame_of
 from sruserve.model.text.normalizers import growth, work
@@ -65,7 +65,7 @@ def read_tokenizer(content: bytes, source: object) -> TokenizerFile:
         known = tuple(entry for entry in entries if entry is not None)
         texts = written(tokenizer, known)
     except faults() as error:  # the library raises bare exceptions, and panics
-        raise FolderError(f"{source} is not a usable tokenizer.json: {error}") from error
+        raise FolderError(f"{source} is not a usable tokenizer.json: {brief(error)}") from error
     if len(known) < size:
         raise FolderError(f"{source} must number its {size} entries from 0 without gaps")
     if frame is not None and max([*frame.prefix, *frame.suffix, 0]) >= size:

@@ -464,6 +464,6 @@ class ActiveSequence:
 def not_finite() -> NotFinite:
     """Return the error for a sequence whose result or state has NaN or infinite numbers."""
     return NotFinite(
-        "the model computes NaN or infinite numbers for this input, so there is no result and no "
-        "state to continue: send smaller numbers, or continue from an earlier state"
+        "the model computes NaN or infinite numbers for this input, so there is no result: change "
+        "the input, or, if it continues a stream, go back to an earlier step of that"
     )

@@ -93,7 +93,7 @@ def encode_input(
     except TextError as error:
         raise _unfit(error, field) from error
     if not len(ids):
-        _check_not_empty(content, start, field, more)
+        _check_not_empty(served, content, start, field, more)
     if frame is not None and isinstance(content, str):
         ids = ids[frame.kept(len(ids))]
         ids, _, word = _framed(frame, ids, None, content, word, start, ends and not more)
@@ -138,7 +138,7 @@ def locate_input(
         except TextError as error:
             raise _unfit(error, field) from error
     if not len(ids):
-        _check_not_empty(text, start, field, more)
+        _check_not_empty(served, text, start, field, more)
     if frame is not None:
         kept = frame.kept(len(ids))
         return _framed(frame, ids[kept], places[kept], text, word, start, ends and not more)
@@ -192,14 +192,12 @@ def codec_of(served: ServedModel, field: str) -> Codec:
 
 
 def _check_not_empty(
-    content: str | list[int], start: Snapshot | None, field: str, more: bool
+    served: ServedModel, content: str | list[int], start: Snapshot | None, field: str, more: bool
 ) -> None:
     """Raise `EmptyInput` for a content without ids, unless it continues or its next chunk may."""
     if start is None and not (len(content) and more):
-        raise EmptyInput(
-            f"'{field}' has nothing to read; send some text, or a `state` to continue",
-            param=field,
-        )
+        continues = ", or a `state` to continue" * (served.not_streamable_because is None)
+        raise EmptyInput(f"'{field}' has nothing to read; send some text{continues}", param=field)
 
 
 def encode_features(served: ServedModel, rows: Features) -> NDArray[np.float32]:

@@ -142,6 +142,12 @@ class Served:
         return self.not_streamable_because is None
 
     @property
+    def chunks_or_parts(self) -> str:
+        """How to send an input that is too long: in chunks, if a state continues the first one."""
+        chunks = self.not_streamable_because is None
+        return "send it in chunks with `state`" if chunks else "send parts of it"
+
+    @property
     def state_bytes(self) -> int:
         """The most bytes of a stream's state; 0: it has none."""
         raise NotImplementedError

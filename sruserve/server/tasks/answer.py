@@ -64,6 +64,10 @@ class AnswerTask(PerInputTask[AnswerRequest]):
             numbers += answers * (_NUMBERS + _span_numbers(document, max_words))
         return numbers
 
+    def advice(self, served: ServedModel) -> str:
+        del served
+        return "lower `n_best`, or send fewer questions"
+
     def added_bytes(self, items: Sequence[SequenceInput]) -> int:
         total = 0
         for item in items:

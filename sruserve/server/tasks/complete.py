@@ -52,7 +52,7 @@ class CompleteTask(Task[CompletionRequest]):
     ) -> AsyncIterator[Completion]:
         """Submit a completion to the engine; its job is cancelled if the block ends first."""
         deadline, state_output = self.deadline(request), served.state_output(request)
-        inputs = split_inputs(request.prompt, self.limits, "prompt")
+        inputs = split_inputs(request.prompt, self.limits, "prompt", served.chunks_or_parts)
         check_completions(request, len(inputs) * (request.n or 1), self.limits)
         constraint = await self._constraints.of(caller, request, served, deadline, cost)
         sampling = read_sampling(request, served, constraint)

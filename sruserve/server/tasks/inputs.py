@@ -19,8 +19,13 @@ MAX_INLINE_STATES = 16  # sealing or opening more would block the event loop
 SEEDS = 1 << 64
 
 
-def split_inputs(value: Input, limits: InputLimits, field: str) -> Sequence[str | list[int]]:
-    """The inputs of a request as a sequence of texts or lists of ids."""
+def split_inputs(
+    value: Input, limits: InputLimits, field: str, advice: str = "send parts of it"
+) -> Sequence[str | list[int]]:
+    """The inputs of a request as a sequence of texts or lists of ids.
+
+    advice: how to send an input that is too long.
+    """
     inputs: Sequence[Any] = value
     if isinstance(value, str) or (value and isinstance(value[0], int)):
         inputs = [value]
@@ -29,7 +34,7 @@ def split_inputs(value: Input, limits: InputLimits, field: str) -> Sequence[str 
     check_inputs(len(inputs), limits, field)
     if 4 * max(map(len, inputs)) > limits.input_bytes:  # a character has at most four bytes
         for content in inputs:
-            _check_length(content, limits.input_bytes, field)
+            _check_length(content, limits.input_bytes, field, advice)
     return inputs
 
 
@@ -59,12 +64,12 @@ def sampler_key(start: Snapshot | None, seed: int | None = None) -> tuple[int, i
     return new_seed(), 0
 
 
-def _check_length(content: str | list[int], limit: int, field: str) -> None:
+def _check_length(content: str | list[int], limit: int, field: str, advice: str) -> None:
     size = len(content.encode()) if isinstance(content, str) else len(content)
     if size > limit:
         unit = "bytes" if isinstance(content, str) else "token ids"
         raise InputTooLong(
-            f"an entry of '{field}' has {size} {unit} and may have {limit}; send it in chunks with "
-            "`state`, or ask the operator to raise SRUSERVE_MAX_INPUT_BYTES",
+            f"an entry of '{field}' has {size} {unit} and may have {limit}; {advice}, or ask the "
+            "operator to raise SRUSERVE_MAX_INPUT_BYTES",
             param=field,
         )

@@ -91,7 +91,7 @@ class PerInputTask(ResultTask[Body], Task[Body]):
         has_many_states = state_output is StateOutput.COPY and len(items) > MAX_INLINE_STATES
         size = numbers + INPUT_CHARACTERS * len(items)
         large = has_many_states or size > LONG_CHARACTERS
-        unsent = caller.unsent(self.reserve_reply(numbers))
+        unsent = caller.unsent(self.reserve_reply(numbers, self.advice(served)))
         limit = job.inputs
         if ahead:
             limit += ahead * len(items)
@@ -157,6 +157,11 @@ class PerInputTask(ResultTask[Body], Task[Body]):
     def added_bytes(self, items: Sequence[SequenceInput]) -> int:
         """The bytes of items that count in the queue beside those of the request."""
         return carried_characters([item.start for item in items])
+
+    def advice(self, served: ServedModel) -> str:
+        """How to change a request whose reply would be too long."""
+        chunks = served.not_streamable_because is None
+        return f"send {'chunks with `state`' if chunks else 'shorter inputs'}, or fewer inputs"
 
     def numbers(self, request: Body, served: ServedModel, items: Sequence[SequenceInput]) -> int:
         """The approximate count of numbers in the results of items, if there can be many."""

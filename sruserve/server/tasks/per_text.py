@@ -37,7 +37,7 @@ class PerTextTask(PerInputTask[Chunk]):
     ) -> Sequence[SequenceInput]:
         if request.input is None:
             raise InvalidRequest("'input' is missing: send a text", param="input")
-        inputs = split_inputs(request.input, self.limits, "input")
+        inputs = split_inputs(request.input, self.limits, "input", served.chunks_or_parts)
         starts = await self.starts(caller, request, served, len(inputs), cost)
         if sum(count_characters(inputs, starts)) <= served.long_characters:
             if self.needs_only_ids and request.begun_by is None and not request.more:

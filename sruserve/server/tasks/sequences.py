@@ -40,7 +40,7 @@ class SequenceTask(PerTextTask[Body]):
         check_inputs(len(sequences), self.limits, "features")
         starts = await self.starts(caller, request, served, len(sequences), cost)
         for sequence, start in zip(sequences, starts, strict=True):
-            self._check_steps(len(sequence), start)
+            self._check_steps(len(sequence), start, served)
         numbers = sum(map(_numbers, sequences))
 
         def encode() -> list[SequenceInput]:
@@ -63,13 +63,12 @@ class SequenceTask(PerTextTask[Body]):
         del served
         return SequenceInput(features, start, more=request.more)
 
-    def _check_steps(self, steps: int, start: Snapshot | None) -> None:
+    def _check_steps(self, steps: int, start: Snapshot | None, served: ServedModel) -> None:
         """Raise if a sequence is too long, or empty."""
         if steps > self.limits.input_bytes:
             raise InputTooLong(
                 f"'features' has {steps} steps and may have {self.limits.input_bytes}; "
-                "send them in chunks with `state`, or ask the operator to raise "
-                "SRUSERVE_MAX_INPUT_BYTES",
+                f"{served.chunks_or_parts}, or ask the operator to raise SRUSERVE_MAX_INPUT_BYTES",
                 param="features",
             )
         if not steps and start is None:

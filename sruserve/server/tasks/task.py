@@ -97,9 +97,7 @@ class BaseTask(Generic[AnyBody]):
             )
         return items
 
-    def reserve_reply(
-        self, numbers: int, advice: str = "send chunks with `state`, or fewer inputs"
-    ) -> Hold:
+    def reserve_reply(self, numbers: int, advice: str) -> Hold:
         """Reserve a reply of about `numbers` numbers before they are computed.
 
         Results stay in memory until their client has read them, and a short request may have long

@@ -36,7 +36,7 @@ async def read_sources(
     """
     if request.input is None:
         raise InvalidRequest("'input' is missing: send a text", param="input")
-    inputs = split_inputs(request.input, limits, "input")
+    inputs = split_inputs(request.input, limits, "input", "split it into sentences")
     befores = await read_states(caller, request, served, len(inputs), cost)
     request.input = None  # from now on, only the job refers to what was read
     more, scores = request.more, request.scores

@@ -355,6 +355,14 @@ def test_a_file_that_makes_the_library_panic_is_named(tmp_path: Path, table: str
         codec_of(tmp_path)
 
 
+def test_a_refusal_quotes_only_a_part_of_a_long_value(tmp_path: Path) -> None:
+    content = json.loads(with_steps()) | {"version": "1.0" * 50_000}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(FolderError, match=r"is not a usable tokenizer\.json: .*version") as caught:
+        codec_of(tmp_path)
+    assert len(str(caught.value)) < 1000
+
+
 SPACES = replace(" ", Regex=" {2,}")
 
 

@@ -17,22 +17,31 @@ class Searches:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.waiting = threading.Event()
         self.widths: list[list[int]] = []
-        self._may_go = threading.Event()
+        self._may_go, self._once = threading.Event(), False
         self._may_go.set()
         step = BeamRunner.step
 
-        def gated_step(runner: BeamRunner, live: Any) -> Any:
+        def gated_step(runner: BeamRunner, live: Any, *more: Any) -> Any:
             if not self._may_go.is_set():
                 self.waiting.set()
             assert self._may_go.wait(120)
             self.waiting.clear()
+            if self._once:
+                self._may_go.clear()
             self.widths.append([sentence.search.hypotheses for sentence in live])
-            return step(runner, live)
+            return step(runner, live, *more)
 
         monkeypatch.setattr(BeamRunner, "step", gated_step)
 
     def hold(self) -> None:
         self._may_go.clear()
 
+    def one_step(self) -> None:
+        """Let one step go on; the next one waits."""
+        self._once = True
+        self.waiting.clear()
+        self._may_go.set()
+
     def go_on(self) -> None:
+        self._once = False
         self._may_go.set()

@@ -208,23 +208,68 @@ def test_a_request_that_waits_for_too_long_gets_504(running: Running, searches: 
     until(lambda: is_free(engine))
 
 
-def test_a_step_that_fails_ends_its_requests_and_no_others(
+@pytest.mark.parametrize("part", ["step", "encode"])
+def test_a_text_that_fails_ends_its_request_and_no_other_that_is_translated_with_it(
+    running: Running, searches: Searches, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    client, application = running
+    engine = engine_of(application, "transformer")
+    texts = [f"a{4 + i} a5 a6" for i in range(5)]
+    expected = [ask(client, "transformer", input=text, max_tokens=20) for text in texts]
+    compute, poison = getattr(engine.translator, part), "a7 " * 9
+
+    def fail(*args: Any, **options: Any) -> Any:
+        sources = args[0] if part == "encode" else args[3].rows
+        if any(len(source) >= 9 for source in sources):
+            raise RuntimeError("broken")
+        return compute(*args, **options)
+
+    monkeypatch.setattr(engine.translator, part, fail)
+    searches.hold()
+    with ThreadPoolExecutor(7) as threads:
+        body = {"model": "transformer", "max_tokens": 20}
+        first = threads.submit(ask, client, "transformer", input="a4", max_tokens=20)
+        assert searches.waiting.wait(60)
+        others = [
+            threads.submit(ask, client, "transformer", input=text, max_tokens=20) for text in texts
+        ]
+        bad = threads.submit(client.post, "/v1/translate", json={**body, "input": ["a4", poison]})
+        until(lambda: engine.waiting == 6)
+        searches.go_on()
+        assert bad.result().status_code == 500
+        assert bad.result().json()["error"]["code"] == "engine_failure"
+        assert [each.result() for each in others] == expected
+        assert first.result()
+    until(lambda: is_free(engine))
+
+
+def test_jobs_that_end_together_leave_in_one_pass(
     running: Running, searches: Searches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client, application = running
     engine = engine_of(application, "transformer")
-    step, failures = engine.translator.step, iter([RuntimeError("broken")])
+    passes, keep = [], BeamRunner.keep
 
-    def fail_once(*args: Any, **options: Any) -> Any:
-        for error in failures:
-            raise error
-        return step(*args, **options)
+    def count(runner: BeamRunner, live: Any, kept: Any) -> None:
+        passes.append(len(live))
+        keep(runner, live, kept)
 
-    monkeypatch.setattr(engine.translator, "step", fail_once)
-    reply = client.post("/v1/translate", json={"model": "transformer", "input": ["a4", "a5"]})
-    assert (reply.status_code, reply.json()["error"]["code"]) == (500, "engine_failure")
-    assert ask(client, "transformer", input="a4")
+    searches.hold()
+    body = BODY | {"input": "a4 a5 a6", "max_tokens": 60}
+    connections = [connect(client, "/v1/translate", body)]
+    assert searches.waiting.wait(60)
+    connections += [connect(client, "/v1/translate", body) for _ in range(5)]
+    until(lambda: engine.waiting == 5)
+    searches.one_step()
+    assert searches.waiting.wait(60)
+    assert len(engine._live) == 6
+    monkeypatch.setattr(BeamRunner, "keep", count)
+    for connection in connections:
+        connection.close()
+    until(lambda: all(job.withdrawn for job in engine._open))
+    searches.go_on()
     until(lambda: is_free(engine))
+    assert passes == [6]
 
 
 def test_numbers_that_are_not_finite_are_refused(serve: Serve, tmp_path: Path) -> None:
@@ -232,6 +277,7 @@ def test_numbers_that_are_not_finite_are_refused(serve: Serve, tmp_path: Path) -
     with serve(str(path)) as (client, application):
         reply = client.post("/v1/translate", json={"input": ["a4", "a5"], "beam_size": 3})
         assert (reply.status_code, reply.json()["error"]["code"]) == (422, "not_finite")
+        assert "state" not in reply.text
         until(lambda: is_free(engine_of(application, "huge")))
 
 
@@ -254,3 +300,13 @@ def test_sources_are_encoded_in_steps_of_bounded_tokens(
         reply = client.post("/v1/translate", json={"input": "a4 " * 31})
         assert reply.json()["error"]["code"] == "input_too_long"
         assert "SRUSERVE_MAX_BATCH_TOKENS" in reply.text
+
+
+def test_a_text_over_the_limit_is_refused_without_advice_to_send_chunks(
+    serve: Serve, systems: dict[str, TranslationModel]
+) -> None:
+    with serve(str(systems["gru-dot"].path), max_input_bytes=40) as (client, _):
+        reply = client.post("/v1/translate", json={"input": "a4 " * 31})
+        assert reply.json()["error"]["code"] == "input_too_long"
+        assert "split it into sentences" in reply.text
+        assert "state" not in reply.text

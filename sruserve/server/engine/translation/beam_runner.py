@@ -1,6 +1,7 @@
 """Compute one step of all hypotheses of all live sentences in one batch."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -9,11 +10,26 @@ from torch import Tensor
 
 from sruserve.model.translation.config import SideConfig
 from sruserve.model.translation.memory import Memory
-from sruserve.model.translation.translator import StepResult, Translator
+from sruserve.model.translation.translator import Translator
 from sruserve.server.engine.translation.beam_memory import BeamMemory
 from sruserve.server.engine.translation.partial import Numbers
 from sruserve.server.engine.translation.sentence import Sentence
 from sruserve.server.engine.translation.source_reader import read_chunks
+from sruserve.server.errors import NotFinite, ServeError, faults
+
+Explain = Callable[[BaseException], ServeError]  # logs an exception
+
+
+class _Continuations(NamedTuple):
+    """The best continuations of hypotheses, and what the model computed of these.
+
+    values, ids: (hypotheses, candidates). state, attention: as in `StepResult`.
+    """
+
+    values: NDArray[np.float32]
+    ids: NDArray[np.int64]
+    state: Tensor
+    attention: Tensor | None
 
 
 class BeamRunner:
@@ -39,34 +55,58 @@ class BeamRunner:
         self._sources = Memory.join([self._sources, begun])
         self._states = torch.cat([self._states, begun.states])
 
-    def step(self, live: Sequence[Sentence]) -> list[Sentence]:
+    def step(self, live: Sequence[Sentence], explain: Explain) -> dict[Sentence, ServeError]:
         """Take one step of every live sentence. Those that are done then have to leave.
 
-        Returns those for which the model has computed NaN, which are done, too.
+        A batch that fails is tried again in halves, down to the sentences that fail alone.
+        Returns those that have failed, or whose numbers are NaN: they have to leave, too.
         """
-        counts = [sentence.search.hypotheses for sentence in live]
-        starts = np.cumsum([0, *counts])
-        stepped = self._forward(live, counts, starts)
-        scores = stepped.log_probs
-        scores[:, self._never] = -torch.inf
-        most = max(sentence.search.candidates for sentence in live)
-        values, ids = best(scores, most)
-        slots = [sentence.next_slots() for sentence in live]
-        if self._translator.cache_width:
-            self._memory.rows[torch.from_numpy(np.concatenate(slots))] = stepped.cache
-        parents = []
-        for index, sentence in enumerate(live):
-            search = sentence.search
-            at, take = slice(starts[index], starts[index + 1]), search.candidates
+        starts = np.cumsum([0, *(sentence.search.hypotheses for sentence in live)])
+        failed: dict[Sentence, ServeError] = {}
+        states, parts = [], [(0, len(live))]
+        while parts:
+            first, end = parts.pop()
+            part, continuations = live[first:end], None
+            try:
+                continuations = self._forward(part, first, starts)
+            except faults() as error:
+                if len(part) == 1:
+                    failed[part[0]] = explain(error)
+            if continuations is not None:
+                states.append(self._select(part, continuations, failed))
+            elif len(part) == 1:
+                states.append(self._states[starts[first] : starts[end]])
+            else:  # outside the handler: the error holds memory that the next try may need
+                middle = (first + end) // 2
+                parts += [(middle, end), (first, middle)]
+        self._states = torch.cat(states)
+        return failed
+
+    def _select(
+        self,
+        live: Sequence[Sentence],
+        found: _Continuations,
+        failed: dict[Sentence, ServeError],
+    ) -> Tensor:
+        """Choose the hypotheses of each sentence that go on, and return their states."""
+        parents, first = [], 0
+        for sentence in live:
+            search, count = sentence.search, sentence.search.hypotheses
+            at, take = slice(first, first + count), search.candidates
             weights = None
-            if stepped.attention is not None and sentence.wants_attention:
-                weights = stepped.attention[at, : len(sentence.source)].clone().numpy()
-            sentence.steps += counts[index]
-            going = search.advance(values[at, :take], ids[at, :take], slots[index], weights)
-            parents.append(starts[index] + going)
-        self._states = stepped.state.index_select(0, torch.from_numpy(np.concatenate(parents)))
-        unfit = np.flatnonzero(np.isnan(values).any(1))
-        return [live[i] for i in np.unique(np.searchsorted(starts, unfit, "right") - 1)]
+            if found.attention is not None and sentence.wants_attention:
+                weights = found.attention[at, : len(sentence.source)].clone().numpy()
+            sentence.steps += count
+            slots = sentence.next_slots() if self._translator.cache_width else None
+            going = search.advance(found.values[at, :take], found.ids[at, :take], slots, weights)
+            if np.isnan(found.values[at]).any():
+                failed[sentence] = NotFinite(
+                    "the model computes NaN or infinite numbers for this text, so it has no "
+                    "translation: leave the text out"
+                )
+            parents.append(first + going)
+            first += count
+        return found.state.index_select(0, torch.from_numpy(np.concatenate(parents)))
 
     def memory(self, live: Sequence[Sentence], place: int) -> tuple[Numbers, Numbers]:
         """The memory of a live sentence's source, and the state of its first hypothesis."""
@@ -82,28 +122,42 @@ class BeamRunner:
         self._sources = Memory(rows, self._sources.states[torch.tensor(kept)])
 
     def _forward(
-        self, live: Sequence[Sentence], counts: Sequence[int], starts: NDArray[np.int64]
-    ) -> StepResult:
+        self, live: Sequence[Sentence], first: int, starts: NDArray[np.int64]
+    ) -> _Continuations:
+        """Compute a step of some neighbouring sentences, the first one of which is `first`.
+
+        starts: the row of the first hypothesis of each live sentence.
+        """
+        starts = starts[first : first + len(live) + 1]
+        rows, sources = slice(starts[0], starts[-1]), slice(first, first + len(live))
+        starts = starts - starts[0]
+        counts = np.diff(starts)
         lengths = [sentence.search.length for sentence in live]
         seen = [sentence.item.seen(sentence.search.length) for sentence in live]
         longest = max(lengths) if self._translator.cache_width else 0  # else nobody reads it
         ancestry = np.zeros((starts[-1], longest), np.int32)
         ids = np.full(starts[-1], self._bos, np.int64)
-        for first, end, sentence in zip(starts[:-1], starts[1:], live, strict=True):
+        for begin, end, sentence in zip(starts[:-1], starts[1:], live, strict=True):
             if length := sentence.search.length:
-                ancestry[first:end, :length] = sentence.search.slots[:, :longest]
-                ids[first:end] = sentence.search.tokens[:, -1]
-        return self._translator.step(
+                ancestry[begin:end, :length] = sentence.search.slots
+                ids[begin:end] = sentence.search.paths.last(sentence.search.hypotheses)
+        stepped = self._translator.step(
             torch.from_numpy(ids),
             torch.from_numpy(np.repeat(lengths, counts)),
             torch.from_numpy(np.repeat(np.arange(len(live)), counts)),
-            self._sources,
-            self._states,
+            Memory(self._sources.rows[sources], self._sources.states[sources]),
+            self._states[rows],
             self._memory.rows,
             torch.from_numpy(ancestry),
             attention=any(sentence.wants_attention for sentence in live),
             seen=torch.from_numpy(np.repeat(seen, counts)),
         )
+        stepped.log_probs[:, self._never] = -torch.inf
+        if self._translator.cache_width:
+            slots = np.concatenate([sentence.next_slots() for sentence in live])
+            self._memory.rows[torch.from_numpy(slots)] = stepped.cache
+        most = max(sentence.search.candidates for sentence in live)
+        return _Continuations(*best(stepped.log_probs, most), stepped.state, stepped.attention)
 
 
 def best(scores: Tensor, count: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
@@ -13,7 +13,6 @@ from sruserve.server.engine.config import EngineConfig
 from sruserve.server.engine.job import BeamSearch, Job, JobKind
 from sruserve.server.engine.job_engine import REPORT_SECONDS, JobEngine
 from sruserve.server.engine.scheduling.step_time import StepTime
-from sruserve.server.engine.sequence import not_finite
 from sruserve.server.engine.settle import Metrics
 from sruserve.server.engine.threads import ThreadPolicy
 from sruserve.server.engine.translation.beam_memory import BeamMemory
@@ -144,12 +143,13 @@ class TranslationEngine(JobEngine):
 
     def _end_early(self) -> None:
         """End the jobs whose clients have left, and those that have waited for too long."""
-        now = time.monotonic()
-        for job in list(self._open):
+        now, ending = time.monotonic(), dict[Job, ServeError | None]()
+        for job in self._open:
             if job.withdrawn:
-                self._end(job, None)
+                ending[job] = None
             elif job.deadline and not job.begun and now > job.deadline:
-                self._end(job, DeadlineExceeded())
+                ending[job] = DeadlineExceeded()
+        self._end_jobs(ending)
 
     def _next_sentences(self) -> list[Sentence]:
         """Take the sentences whose turn it is, while there is memory and room in a step."""
@@ -169,7 +169,7 @@ class TranslationEngine(JobEngine):
         return begun
 
     def _begin(self, begun: list[Sentence]) -> None:
-        """Encode the sources of sentences. A failure ends their jobs and no others."""
+        """Encode the sources of sentences. One that fails ends its job and no others."""
         started = time.monotonic()
         for sentence in begun:
             job = sentence.job
@@ -181,36 +181,36 @@ class TranslationEngine(JobEngine):
                 self._admission_queue.mark_consumed(job)
         tokens = sum(sentence.cost for sentence in begun)
         self._threads.apply(tokens)
-        try:
-            self._runner.begin(begun)
-        except faults() as error:
-            problem = self._as_serve_error(error)
-            for sentence in begun:
-                self._memory.release(sentence.needs, sentence.slots)
-            for job in dict.fromkeys(sentence.job for sentence in begun):
-                self._end(job, problem)
-            return
-        self._live += begun
+        failed = self._encode(begun)
+        for sentence in failed:
+            self._memory.release(sentence.needs, sentence.slots)
+        self._end_jobs({sentence.job: error for sentence, error in failed.items()})
         self._metrics.step(len(begun), tokens, time.monotonic() - started)
         self._metrics.consumed(tokens)
 
+    def _encode(self, begun: list[Sentence]) -> dict[Sentence, ServeError]:
+        """Encode sources, whose sentences then live; returns those that fail alone."""
+        try:
+            self._runner.begin(begun)
+        except faults() as error:
+            if len(begun) == 1:
+                return {begun[0]: self._as_serve_error(error)}
+        else:
+            self._live += begun
+            return {}
+        middle = len(begun) // 2  # outside the handler: the error holds memory
+        return self._encode(begun[:middle]) | self._encode(begun[middle:])
+
     def _step(self) -> None:
-        """Step all hypotheses, then deliver. A failure ends the jobs of all live sentences."""
+        """Step all hypotheses, then deliver. A sentence that fails ends its job and no others."""
         started = time.monotonic()
         rows = sum(sentence.search.hypotheses for sentence in self._live)
         self._threads.apply(rows)
-        try:
-            unfit = self._runner.step(self._live)
-        except faults() as error:
-            problem = self._as_serve_error(error)
-            for job in dict.fromkeys(sentence.job for sentence in self._live):
-                self._end(job, problem)
-            return
+        failed = self._runner.step(self._live, self._as_serve_error)
         now = time.monotonic()
         self._step_time.learn(rows, rows, now - started)
         self._metrics.step(len(self._live), rows, now - started)
-        for job in dict.fromkeys(sentence.job for sentence in unfit):
-            self._end(job, not_finite())
+        self._end_jobs({sentence.job: error for sentence, error in failed.items()})
         self._deliver_done()
         self._deliver_streamed(now)
 
@@ -241,14 +241,22 @@ class TranslationEngine(JobEngine):
                 self._dispatcher.add_result(sentence.job, sentence.index, sentence.chunk())
 
     def _end(self, job: Job, error: ServeError | None) -> None:
-        if job not in self._open:
+        self._end_jobs({job: error})
+
+    def _end_all(self, error: ServeError) -> None:
+        self._end_jobs(dict.fromkeys(self._jobs(), error))
+
+    def _end_jobs(self, errors: Mapping[Job, ServeError | None]) -> None:
+        """End jobs that are not done, all of them in one pass over the live sentences."""
+        if not errors:
             return
-        if self._unbegun[job]:
-            self._admission_queue.mark_consumed(job)
-        self._queue.drop(job)
-        self._leave([sentence.job is job for sentence in self._live])
-        self._forget(job)
-        self._dispatcher.add_error(job, error)
+        self._leave([sentence.job in errors for sentence in self._live])
+        for job, error in errors.items():
+            if self._unbegun[job]:
+                self._admission_queue.mark_consumed(job)
+            self._queue.drop(job)
+            self._forget(job)
+            self._dispatcher.add_error(job, error)
 
     def _leave(self, leaving: Sequence[bool]) -> list[Sentence]:
         """Remove live sentences, free all that they have, and return them."""

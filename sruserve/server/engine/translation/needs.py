@@ -8,7 +8,7 @@ from sruserve.server.engine.job import BeamSearch
 from sruserve.server.engine.translation.source import SourceInput
 
 _NUMBER_BYTES = 4
-_OF_TOKEN = 3  # numbers for the id of a hypothesis's token, and for the place of its step
+_OF_TOKEN = 3  # numbers for the id of a hypothesis's token, and for the place of its parent
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,26 @@ al. 2016, eq. 14, without the coverage; α = 0.6 in Vaswani et al. 2017). n coun
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sruserve.server.engine.job import BeamSearch, Hypothesis
+from sruserve.server.engine.translation.paths import Paths
 
 _AHEAD = 2  # half of the best 2B continuations go on even if the others all end
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """A hypothesis that goes on no more. length, place: where its path ends."""
+
+    length: int
+    place: int
+    total: float
+    score: float
+    reason: str
 
 
 class Search:
@@ -25,18 +38,18 @@ class Search:
     or at `limit` tokens; what has not ended then follows what has. With one beam the search is
     greedy, and over at the first end token.
 
-    tokens: (hypotheses, tokens), int64, the best one first. slots: their rows in the cache, int32.
+    paths: the tokens of the hypotheses, the best one first. slots: (hypotheses, tokens), int32: the
+    rows in the cache of each, which each step reads anyway; (1, 0) of a model without a cache.
     scores: (hypotheses), float64: their log-probabilities.
     """
 
     def __init__(self, options: BeamSearch, end_id: int, limit: int) -> None:
         self._options, self._end_id, self._limit = options, end_id, limit
-        self.tokens = np.zeros((1, 0), np.int64)
+        self.paths = Paths(options.beam_size, limit)
         self.slots = np.zeros((1, 0), np.int32)
         self.scores = np.zeros(1)
         self._attention: list[NDArray[np.float32]] = []  # of the hypotheses of each step
-        self._places = self.slots  # of the hypotheses and those that they continue, among these
-        self._ended: list[Hypothesis] = []
+        self._ended: list[_Ended] = []
         self.done = False
 
     def resume(
@@ -46,7 +59,8 @@ class Search:
 
         finish_reason: of one that has ended.
         """
-        self.tokens, self.scores = tokens[None], np.array([log_probability])
+        self.paths.begin(tokens)
+        self.scores = np.array([log_probability])
         if finish_reason is not None:
             self._end(0, log_probability, ended=finish_reason == "stop")
             self.done = True
@@ -64,27 +78,24 @@ class Search:
     @property
     def length(self) -> int:
         """The tokens of each of them."""
-        return self.tokens.shape[1]
+        return self.paths.length
 
     def advance(
         self,
         log_probs: NDArray[np.float32],
         ids: NDArray[np.int64],
-        slots: NDArray[np.int32],
+        slots: NDArray[np.int32] | None = None,
         attention: NDArray[np.float32] | None = None,
     ) -> NDArray[np.intp]:
         """Take one step; returns the parent of each hypothesis that goes on.
 
         log_probs, ids: (hypotheses, candidates), the best continuations of each in any order.
-        slots: (hypotheses), where the step has put its cache. attention: (hypotheses, source
-        length), if it is wanted.
+        slots: (hypotheses), where the step has put its cache, if there is one. attention:
+        (hypotheses, source length), if it is wanted.
         """
         width = self._options.beam_size
-        self.slots = np.concatenate([self.slots, slots[:, None]], 1)
         if attention is not None:
             self._attention.append(attention)
-            here = np.arange(self.hypotheses, dtype=np.int32)
-            self._places = np.concatenate([self._places, here[:, None]], 1)
         totals = (self.scores[:, None] + log_probs).ravel()
         owners = np.repeat(np.arange(self.hypotheses), ids.shape[1])
         flat = ids.ravel()
@@ -97,15 +108,15 @@ class Search:
                 if len(going) == width:
                     break
             elif rank < width:
-                self._end(int(owners[at]), float(totals[at]), ended=True)
+                self._end(owners[at], totals[at], ended=True)
                 if width == 1:
                     break
         kept = np.array(going, np.intp)
         parents = owners[kept]
-        self.tokens = np.concatenate([self.tokens[parents], flat[kept][:, None]], 1)
-        self.slots, self.scores = self.slots[parents], totals[kept]
-        if self._attention:
-            self._places = self._places[parents]
+        self.paths.add(flat[kept], parents)
+        if slots is not None:
+            self.slots = np.concatenate([self.slots, slots[:, None]], 1)[parents]
+        self.scores = totals[kept]
         self.done = self._is_over()
         return parents
 
@@ -113,31 +124,31 @@ class Search:
         """The best hypotheses, the best one first, once the search is over."""
         if len(self._ended) < self._options.n_best:
             for index in range(self.hypotheses):
-                self._end(index, float(self.scores[index]), ended=False)
-        return self._ended
+                self._end(index, self.scores[index], ended=False)
+        return [self._hypothesis(ended) for ended in self._ended]
 
     def unfinished(self) -> Hypothesis:
         """The best hypothesis of a search that is not over."""
         total = float(self.scores[0])
-        return Hypothesis(self.tokens[0].copy(), total, total / self._penalty(self.length), None)
+        tokens, _ = self.paths.of(self.length, 0)
+        return Hypothesis(tokens, total, total / self._penalty(self.length), None)
 
-    def _end(self, index: int, total: float, *, ended: bool) -> None:
+    def _end(self, place: int, total: float, *, ended: bool) -> None:
         """Add a hypothesis to the ended ones, whose order is final for those before it."""
-        score = total / self._penalty(self.length + ended)
+        score = float(total) / self._penalty(self.length + ended)
         reason = "stop" if ended else "length"
-        tokens = self.tokens[index].copy()  # a view would keep those of all hypotheses
-        attention = self._attention_of(index)
-        self._ended.append(Hypothesis(tokens, total, score, reason, attention))
-        self._ended.sort(key=lambda each: (each.finish_reason != "stop", -each.score))
+        self._ended.append(_Ended(self.length, int(place), float(total), score, reason))
+        self._ended.sort(key=lambda each: (each.reason != "stop", -each.score))
         del self._ended[self._options.n_best :]
 
-    def _attention_of(self, index: int) -> NDArray[np.float32] | None:
-        """The attention of each step of a hypothesis, (tokens, source length)."""
-        if not self._attention:
-            return None
-        steps = zip(self._attention, self._places[index, : self.length], strict=False)
-        weights = [of_step[place] for of_step, place in steps]
-        return np.array(weights, np.float32).reshape(-1, self._attention[0].shape[1])
+    def _hypothesis(self, ended: _Ended) -> Hypothesis:
+        tokens, places = self.paths.of(ended.length, ended.place)
+        attention = None
+        if self._attention:
+            steps = zip(self._attention, places, strict=False)
+            weights = [of_step[place] for of_step, place in steps]
+            attention = np.array(weights, np.float32).reshape(-1, self._attention[0].shape[1])
+        return Hypothesis(tokens, ended.total, ended.score, ended.reason, attention)
 
     def _is_over(self) -> bool:
         if not self.hypotheses or self.length >= self._limit:

@@ -68,15 +68,13 @@ class Sentence:
         return len(self.source) + self.beam_size * self.needs.max_tokens
 
     def next_slots(self) -> Slots:
-        """The cache row of each hypothesis in the next step."""
-        width, first = self.search.hypotheses, self.search.length * self.beam_size
-        if not len(self.slots):
-            return np.zeros(width, np.int32)
-        return self.slots[first : first + width]
+        """The cache row of each hypothesis in the next step; none without a cache."""
+        first = self.search.length * self.beam_size
+        return self.slots[first : first + self.search.hypotheses]
 
     def chunk(self) -> Translated:
         """The tokens of a greedy search that were not sent before."""
-        return Translated((), self._unsent(self.search.tokens[0]), 0)
+        return Translated((), self._unsent(self.search.paths.first_since(self._streamed)), 0)
 
     def result(self, memory: tuple[Numbers, Numbers] | None) -> Translated:
         """What was found, once it is done.
@@ -85,7 +83,7 @@ class Sentence:
         """
         hypotheses = [self.search.unfinished()] if self.waits else self.search.results()
         best = hypotheses[0]
-        tokens = self._unsent(best.tokens) if self.job.stream else ()
+        tokens = self._unsent(best.tokens[self._streamed :]) if self.job.stream else ()
         partial = self._partial(best, memory) if self.item.more else None
         return Translated(hypotheses, tokens, len(self.source) + self.steps, partial)
 
@@ -105,6 +103,6 @@ class Sentence:
         return replace(written, word=self.item.word, rows=rows, encoder=encoder, decoder=decoder)
 
     def _unsent(self, tokens: NDArray[np.int64]) -> Sequence[int]:
-        first, self._streamed = self._streamed, len(tokens)
-        unsent: list[int] = tokens[first:].tolist()
+        self._streamed += len(tokens)
+        unsent: list[int] = tokens.tolist()
         return unsent

@@ -1,6 +1,7 @@
 """Which hypotheses a search keeps, and in which order: also where scores are equal."""
 
 import asyncio
+import tracemalloc
 from collections.abc import Callable, Iterator
 from weakref import ref
 
@@ -20,7 +21,6 @@ from sruserve.server.engine.translation.source import SourceInput
 from tests.model.translation.systems import random_system
 
 END = 0
-NO_SLOTS = np.zeros(1, np.int32)
 
 
 @given(st.lists(st.integers(-3, 0), min_size=1, max_size=12), st.integers(1, 14))
@@ -39,24 +39,29 @@ def advance(search: Search, scores: list[list[float]]) -> list[int]:
     """One step with the scores of each token; returns the parents."""
     rows = np.array(scores, np.float32)
     ids = np.tile(np.arange(rows.shape[1]), (len(rows), 1))
-    slots = np.zeros(len(rows), np.int32)
-    parents: list[int] = search.advance(rows, ids, slots).tolist()
+    parents: list[int] = search.advance(rows, ids).tolist()
     return parents
+
+
+def tokens(search: Search) -> list[list[int]]:
+    """The tokens of the hypotheses that go on."""
+    paths, length = search.paths, search.length
+    return [paths.of(length, place)[0].tolist() for place in range(search.hypotheses)]
 
 
 def test_of_equal_continuations_the_better_hypothesis_and_the_smaller_id_are_first() -> None:
     search = Search(BeamSearch(beam_size=3), END, 10)
     assert advance(search, [[-9, -2, -1, -1]]) == [0, 0, 0]
-    assert search.tokens.tolist() == [[2], [3], [1]]
+    assert tokens(search) == [[2], [3], [1]]
     assert advance(search, [[-9, -2, -1, -1], [-9, -1, -5, -5], [-9, 0, -5, -5]]) == [0, 0, 1]
-    assert search.tokens.tolist() == [[2, 2], [2, 3], [3, 1]]
+    assert tokens(search) == [[2, 2], [2, 3], [3, 1]]
 
 
 def test_an_end_among_the_best_ends_its_hypothesis_and_a_worse_one_does_not() -> None:
     search = Search(BeamSearch(beam_size=2, n_best=2, length_penalty=0), END, 10)
     advance(search, [[-9, -1, -2, -9]])
     advance(search, [[-0.5, -1.5, -9, -9], [-1, -1.5, -9, -9]])  # the second end is the third best
-    assert search.tokens.tolist() == [[1, 1], [2, 1]]
+    assert tokens(search) == [[1, 1], [2, 1]]
     assert not search.done
     advance(search, [[-0.75, -5, -9, -9], [-9, -9, -9, -9]])
     assert search.done
@@ -77,10 +82,10 @@ def test_a_hypothesis_that_has_ended_keeps_nothing_of_the_others() -> None:
     search = Search(BeamSearch(beam_size=3, n_best=3, attention=True, length_penalty=0), END, 3)
     first, ids = np.array([[-2, -1, -1, -1]], np.float32), np.arange(4)[None]
     weights = [np.random.default_rng(i).random((3, 5), np.float32) for i in range(3)]
-    search.advance(first, ids, NO_SLOTS, weights[0][:1])
+    search.advance(first, ids, attention=weights[0][:1])
     for of_step in weights[1:]:
         scores = np.array([[-9, -9, -1, -2], [-0.5, -3, -9, -9], [-9, -1, -9, -9]], np.float32)
-        search.advance(scores, np.tile(ids, (3, 1)), np.zeros(3, np.int32), of_step)
+        search.advance(scores, np.tile(ids, (3, 1)), attention=of_step)
     found = search.results()
     assert [each.tokens.tolist() for each in found] == [[2], [3, 1], [1, 2, 2]]
     places = [[0], [0, 2], [0, 0, 0]]
@@ -90,6 +95,32 @@ def test_a_hypothesis_that_has_ended_keeps_nothing_of_the_others() -> None:
         assert each.attention.tolist() == [row.tolist() for row in expected]
         for array in (each.tokens, each.attention):
             assert array.base is None or array.base.nbytes == array.nbytes
+
+
+def test_a_step_allocates_the_same_however_many_came_before_it() -> None:
+    search = Search(BeamSearch(beam_size=8), END, 5000)
+    scores = -np.random.default_rng(3).random((8, 16), np.float32)
+    ids = np.tile(np.arange(1, 17), (8, 1))
+
+    def most_allocated() -> int:
+        """The bytes that a step has at its most; the least of a few, since arrays grow."""
+        peaks = []
+        for _ in range(3):
+            before = tracemalloc.get_traced_memory()[0]
+            tracemalloc.reset_peak()
+            search.advance(scores[: search.hypotheses], ids[: search.hypotheses])
+            peaks.append(tracemalloc.get_traced_memory()[1] - before)
+        return min(peaks)
+
+    tracemalloc.start()
+    try:
+        search.advance(scores[:1], ids[:1])
+        short = most_allocated()
+        while search.length < 2100:
+            search.advance(scores, ids)
+        assert most_allocated() < short + 1000
+    finally:
+        tracemalloc.stop()
 
 
 def test_the_needs_of_a_sentence_count_its_tokens_and_what_has_ended() -> None:

@@ -1,0 +1,58 @@
+"""What requests have freed goes back to the system, also from between blocks that are in use."""
+
+import threading
+from functools import partial
+
+import pytest
+
+from sruserve.server.app import Application
+from sruserve.server.freed_memory import FreedMemory, resident_bytes
+from sruserve.server.pulse import Pulse
+from tests.server import conftest
+from tests.server.conftest import Serve
+
+MIB = 1 << 20
+
+
+def fragments() -> list[bytes]:
+    """Blocks of 16 MiB in use, with as much freed between them."""
+    blocks = [bytes(64 << 10) for _ in range(512)]
+    return blocks[::2]
+
+
+def look(freed: FreedMemory, now: float) -> bool:
+    """Whether memory was given back."""
+    thread = freed.look(now)
+    if thread is not None:
+        thread.join()
+    return thread is not None
+
+
+def test_freed_memory_between_blocks_in_use_is_given_back() -> None:
+    freed = FreedMemory(spare_bytes=4 * MIB)
+    assert not look(freed, 0.0)
+    in_use = fragments()
+    before = resident_bytes()
+    assert look(freed, 60.0)
+    assert resident_bytes() < before - 4 * MIB
+    assert len(in_use) == 256
+
+
+def test_memory_is_trimmed_at_most_once_a_minute_and_only_if_much_is_there() -> None:
+    freed = FreedMemory(spare_bytes=4 * MIB)
+    assert not look(freed, 0.0)
+    in_use = [fragments() for _ in range(2)]
+    assert not look(freed, 59.0)
+    assert look(freed, 60.0)
+    assert not look(freed, 119.0)
+    assert len(in_use) == 2
+    assert not look(FreedMemory(), 0.0)
+
+
+def test_a_server_looks_at_its_memory(monkeypatch: pytest.MonkeyPatch, serve: Serve) -> None:
+    looked = threading.Event()
+    monkeypatch.setattr(FreedMemory, "look", lambda *_: looked.set())
+    pulse = Pulse(60, lambda: None, lambda: None)
+    monkeypatch.setattr(conftest, "Application", partial(Application, pulse=pulse))
+    with serve("question"):
+        assert looked.wait(60)
