@@ -12,6 +12,7 @@ from sruserve.model.translation.folder import TranslationModel
 from sruserve.server.engine.scheduling.step_time import StepTime
 from sruserve.server.engine.translation.beam_runner import BeamRunner
 from sruserve.server.engine.translation.engine import TranslationEngine
+from sruserve.server.engine.translation.search import Search
 from tests.server.conftest import Serve
 from tests.server.http.json_requests import connect
 from tests.server.observing import until
@@ -241,6 +242,26 @@ def test_a_text_that_fails_ends_its_request_and_no_other_that_is_translated_with
         assert [each.result() for each in others] == expected
         assert first.result()
     until(lambda: is_free(engine))
+
+
+def test_a_fault_between_two_steps_ends_what_is_translated_and_the_engine_goes_on(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, application = running
+    expected = ask(client, "transformer", input="a4 a5 a6", max_tokens=20)
+    advance, failures = Search.advance, iter([True])
+
+    def fail(search: Search, *step: Any) -> Any:
+        parents = advance(search, *step)
+        if next(failures, False):
+            raise MemoryError
+        return parents
+
+    monkeypatch.setattr(Search, "advance", fail)
+    body = {"model": "transformer", "input": "a4 a5 a6", "max_tokens": 20}
+    assert client.post("/v1/translate", json=body).json()["error"]["code"] == "engine_failure"
+    until(lambda: is_free(engine_of(application, "transformer")))
+    assert ask(client, "transformer", input="a4 a5 a6", max_tokens=20) == expected
 
 
 def test_jobs_that_end_together_leave_in_one_pass(

@@ -40,7 +40,11 @@ class BeamRunner:
         self._translator, self._memory, self._bos = translator, memory, target.bos
         # the begin and the padding stand for nothing, so no translation has them
         self._never = [i for i in (target.bos, target.pad) if i not in (None, target.eos)]
-        self._states = torch.zeros(0, translator.state_width)
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all sentences."""
+        self._states = torch.zeros(0, self._translator.state_width)
         self._sources = Memory((), self._states)
 
     def begin(self, sentences: Sequence[Sentence]) -> None:
@@ -52,8 +56,9 @@ class BeamRunner:
         if chunks:
             memories |= zip(chunks, read_chunks(self._translator, chunks), strict=True)
         begun = Memory.join([memories[sentence] for sentence in sentences])
-        self._sources = Memory.join([self._sources, begun])
-        self._states = torch.cat([self._states, begun.states])
+        sources, states = Memory.join([self._sources, begun]), [self._states, begun.states]
+        self._states = torch.cat(states)
+        self._sources = sources  # last, because a failure changes nothing
 
     def step(self, live: Sequence[Sentence], explain: Explain) -> dict[Sentence, ServeError]:
         """Take one step of every live sentence. Those that are done then have to leave.

@@ -125,6 +125,13 @@ class TranslationEngine(JobEngine):
             self._step()
         self._report()
 
+    def _discard(self) -> None:
+        """Forget the live sentences: a failure may leave states that fit no hypotheses."""
+        for sentence in self._live:
+            self._memory.release(sentence.needs, sentence.slots)
+        self._live = []
+        self._runner.clear()
+
     def _receive(self) -> None:
         """Queue the sentences of new jobs; waits for one if there is nothing to do."""
         timeout: float | None = 0.0
