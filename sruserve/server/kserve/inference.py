@@ -77,6 +77,9 @@ class Inference:
     ) -> InferResponse:
         task = task_of(served, self._tasks)
         options = read_parameters(request.parameters, task.options)
+        model = None if options.sequence is None else with_states(served)
+        if model is not None:  # before the fields, whose refusals do not speak of sequences
+            model.check_streams("sequence_id")
         inputs = task.signature.check(served.name, request.inputs, options.fields)
         task.signature.check_outputs(served.name, request.outputs)
         begin = perf_counter()
@@ -98,12 +101,11 @@ class Inference:
             parameters = {} if state is None else {"sru_state": state}
             return InferResponse(served.name, served.version, request.id, chosen, parameters)
 
-        if sequence is None:
+        if sequence is None or model is None:
             if isinstance(body, Request) and body.return_state and batch > 1:
                 raise InvalidRequest("'sru_return_state' needs a batch of one", param="parameters")
             request.drop_read_fields()
             return await work(caller, served)
-        model = with_states(served)
         assert isinstance(body, Request)
         check_step(served.name, body, sequence, batch)
         return await self._sequences.infer(caller, model, request, sequence, body, cost, work)

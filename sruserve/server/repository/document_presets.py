@@ -55,8 +55,8 @@ class DocumentEntry(BaseModel):
         reader = reader_of(served)
         lists = {name: getattr(self, name) for name in _LISTS if getattr(self, name) is not None}
         if set(lists) != set(reader.needs):
-            needs = ", ".join(reader.needs) or "no lists"
-            raise InvalidRequest(f"{served.name} needs {needs}, and it has {', '.join(lists)}")
+            needs, has = (", ".join(names) or "no lists" for names in (reader.needs, lists))
+            raise InvalidRequest(f"{served.name} needs {needs}, and it has {has}")
         check_lists(reader, lists, passage.words, "document")
         return Document(reader, passage.ids, passage.words, lists)
 

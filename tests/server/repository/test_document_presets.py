@@ -128,6 +128,14 @@ def test_a_preset_is_a_parameter_over_kserve(client: httpx.Client, protocol: str
         with connected(client) as connection:
             tensor = texts(*QUESTIONS, name="question")
             reply = connection.infer("aligned", [tensor], parameters=parameters)
+            with pytest.raises(InferenceServerException, match="cannot continue an input"):
+                connection.infer(
+                    "aligned",
+                    [texts(QUESTIONS[0], name="question")],
+                    parameters=parameters,
+                    sequence_id=1,
+                    sequence_start=True,
+                )
     else:
         with triton_grpc.InferenceServerClient(client.headers["grpc-address"]) as rpc:
             tensor = grpc_texts(triton_grpc, "question", *QUESTIONS)
@@ -185,7 +193,7 @@ NO_LISTS, LISTED = "words-alone", "tagged"
         (NO_LISTS, {"a": {"text": "Ben", "tags": []}}, "Extra inputs are not permitted"),
         (NO_LISTS, {"a": {"words": ["Ben"], "pos": ["NN"]}}, "needs no lists"),
         (NO_LISTS, {"a": "Ben " * 4096}, "preset 'a': .* 4097"),
-        (LISTED, {"a": "Ben"}, "needs lemmas, pos, ner"),
+        (LISTED, {"a": "Ben"}, "needs lemmas, pos, ner, and it has no lists"),
         (LISTED, {"a": {"words": WORDS, **LISTS, "ner": ["O"]}}, "'ner' .* has 1 entries"),
         (LISTED, {"a": {"words": WORDS, **LISTS, "pos": ["XX"] * 6}}, "has the tag 'XX'"),
     ],

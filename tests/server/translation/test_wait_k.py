@@ -263,6 +263,13 @@ def test_streams_and_views_of_states_are_refused_by_name(client: httpx.Client, p
     assert "send each chunk to /v1/translate, with `wait_k`" in reply.text
 
 
+def test_a_sequence_of_kserve_is_refused_by_name(client: httpx.Client) -> None:
+    tensor = {"name": "text_input", "datatype": "BYTES", "shape": [1, 1], "data": ["a4"]}
+    body = {"inputs": [tensor], "parameters": {"sequence_id": 1, "sequence_start": True}}
+    reply = client.post("/v2/models/gru-one-way/infer", json=body)
+    assert "no stream holds a translation" in reply.json()["error"]
+
+
 def test_a_state_that_no_token_holds_and_a_source_over_the_limit_are_refused(
     serve: Serve, one_way: dict[str, TranslationModel]
 ) -> None:
