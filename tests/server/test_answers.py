@@ -274,7 +274,8 @@ def test_a_reader_is_listed_with_its_task_and_has_no_streams(answers: httpx.Clie
     entry = answers.get("/v1/models/reader").json()
     assert (entry["task"], entry["streams"]) == ("answer", False)
     created = answers.post("/v1/streams", json={"model": "reader"})
-    refusal(created, 422, "cannot_stream", "state")
+    message = refusal(created, 422, "cannot_stream", "state")
+    assert message.endswith("without `state` and `return_state`")  # its presets are documents
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])

@@ -171,8 +171,11 @@ class Served:
     def check_streams(self, field: str | None) -> None:
         """Raise `CannotStream` if a request has a field about states and the model has none."""
         if field and (because := self.not_streamable_because) is not None:
+            fields = "`state`, `preset`, `return_state` and `more`"
+            if self.task == "answer":  # whose presets are documents
+                fields = "`state` and `return_state`"
             raise CannotStream(
-                f"{self.name} cannot continue an input, because {because}: send "
-                "whole inputs, without `state`, `preset`, `return_state` and `more`",
+                f"{self.name} cannot continue an input, because {because}: send whole inputs, "
+                f"without {fields}",
                 param=field,
             )
