@@ -146,7 +146,7 @@ class WrongTask(InvalidRequest):
 
 
 class CannotStream(InvalidRequest):
-    """The model reads whole inputs only: it cannot continue a state or return one."""
+    """The model cannot continue a state or return one here, such as one that reads whole inputs."""
 
     code = "cannot_stream"
 

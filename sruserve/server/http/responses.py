@@ -425,7 +425,10 @@ class ModelInfo(BaseModel):
         description="SHA-256 of its weights, maths and vocabulary; states are bound to it."
     )
     dtype: str = Field(description="Compute dtype: `float32`, `bfloat16` or `float16`.")
-    streams: bool = Field(description="Whether the model can continue from a state.")
+    streams: bool = Field(
+        description="Whether a state of `state_bytes` continues an input. Translations by `wait_k` "
+        "have states of their own."
+    )
     state_bytes: int = Field(description="Bytes of one stream's state; with a CRF, at most.")
     presets: list[str] = Field(description="Names that `preset` accepts.")
     labels: list[str] = Field(

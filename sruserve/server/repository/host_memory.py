@@ -30,7 +30,7 @@ def memory_warning(settings: Settings, folders: Iterable[Path]) -> str:
     need = host_bytes(settings, folders)
     if limit is None or need <= limit:
         return ""
-    caches = settings.workers * sum(map(_has_states, _served(settings, folders)))
+    caches = settings.workers * sum(map(_caches_states, _served(settings, folders)))
     spare = limit - (need - caches * settings.state_host_bytes)
     change = (
         f"{variable_name('state_host_bytes')}={spare // caches >> 20 << 20}"
@@ -50,7 +50,7 @@ def host_bytes(settings: Settings, folders: Iterable[Path]) -> int:
     models = 0
     for path in _served(settings, folders):
         models += settings.state_pool_bytes + settings.max_queue_bytes + _weight_bytes(path)
-        if _has_states(path):
+        if _caches_states(path):
             models += settings.state_host_bytes
     return settings.workers * (_WORKER_BYTES + settings.stream_bytes + models)
 
@@ -61,8 +61,8 @@ def _served(settings: Settings, folders: Iterable[Path]) -> list[Path]:
     return [path for paths in newest for path in paths]
 
 
-def _has_states(folder: Path) -> bool:
-    """Whether states of a model outlive its requests; those of a translation system do not."""
+def _caches_states(folder: Path) -> bool:
+    """Whether states of a model wait in memory; those of a translation wait with its client."""
     try:
         content = read_regular(folder / CONFIG_FILE, MAX_TEXT_BYTES)
         return bool(_Config.model_validate_json(content).task != "translate")

@@ -44,11 +44,17 @@ function row(model, last, now) {
     cell("Task", model.task),
     cell("Version", model.version),
     cell("Computes in", model.dtype),
-    cell("State", model.streams ? bytes(model.state_bytes) : "reads whole inputs"),
+    cell("State", state(model)),
     cell("Requests/s", Number.isFinite(rate) ? rate.toFixed(1) : "–"),
     cell("p99", duration(p99)),
   ];
   return element("tr", {}, ...cells);
+}
+
+/** The size of a state; that of a translation grows with its text. */
+function state(model) {
+  if (model.streams) return bytes(model.state_bytes);
+  return model.task === "translate" ? "–" : "reads whole inputs";
 }
 
 function cell(label, text) {
