@@ -11,6 +11,7 @@ _STATM = Path("/proc/self/statm")
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 _SPARE_BYTES = 128 << 20  # that may be free for the next requests
 _SECONDS = 60.0  # between two calls, which take about 40 ms of a core for each 700 MB
+_MOST_SECONDS = 3600.0  # the same once the memory of a larger process is in use
 
 
 def resident_bytes() -> int:
@@ -32,6 +33,8 @@ def _malloc_trim() -> Callable[[int], int] | None:
 class FreedMemory:
     """Trims the heap while the process is larger than it has ever been after a trim.
 
+    After a trim that gives little back, it waits twice as long, up to an hour.
+
     A flood of heads on gRPC's port, for example, leaves hundreds of megabytes between blocks that
     are still in use, and another flood takes more.
 
@@ -40,13 +43,13 @@ class FreedMemory:
 
     def __init__(self, spare_bytes: int = _SPARE_BYTES) -> None:
         self._spare_bytes, self._trim = spare_bytes, _malloc_trim()
-        self._least, self._next = 0, 0.0
+        self._least, self._next, self._seconds = 0, 0.0, _SECONDS
 
     def look(self, now: float) -> threading.Thread | None:
         """Trim on a thread of its own, at most once a minute. now: on `time.monotonic()`."""
         if now < self._next or self._trim is None:
             return None
-        self._next = now + _SECONDS
+        self._next = now + self._seconds
         size = resident_bytes()
         self._least = self._least or size
         if size < self._least + self._spare_bytes:
@@ -60,5 +63,9 @@ class FreedMemory:
 
     def _give_back(self) -> None:
         assert self._trim is not None
+        before = resident_bytes()
         self._trim(0)
-        self._least = min(self._least, resident_bytes())
+        size = resident_bytes()
+        self._least = min(self._least, size)
+        is_useful = before - size >= self._spare_bytes
+        self._seconds = _SECONDS if is_useful else min(2 * self._seconds, _MOST_SECONDS)

@@ -49,6 +49,22 @@ def test_memory_is_trimmed_at_most_once_a_minute_and_only_if_much_is_there() -> 
     assert not look(FreedMemory(), 0.0)
 
 
+def test_a_trim_that_gives_nothing_back_makes_the_next_ones_rare() -> None:
+    freed = FreedMemory(spare_bytes=4 * MIB)
+    assert not look(freed, 0.0)
+    in_use = bytearray(b"a" * (16 * MIB))
+    assert look(freed, 60.0)
+    assert look(freed, 120.0)  # twice as long from now on, then four times
+    assert not look(freed, 239.0)
+    assert look(freed, 240.0)
+    assert not look(freed, 479.0)
+    in_use_and_freed = fragments()
+    assert look(freed, 480.0)
+    assert look(freed, 960.0)  # set before the trim that gave something back
+    assert look(freed, 1020.0)
+    assert len(in_use) + len(in_use_and_freed)
+
+
 def test_a_server_looks_at_its_memory(monkeypatch: pytest.MonkeyPatch, serve: Serve) -> None:
     looked = threading.Event()
     monkeypatch.setattr(FreedMemory, "look", lambda *_: looked.set())
