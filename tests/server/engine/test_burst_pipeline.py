@@ -4,6 +4,8 @@ Streams end at different steps of a burst, at stop strings, or because their cli
 """
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -123,6 +125,28 @@ def streamed(driver: Driver, seed: int, tokens: int, **fields: Any) -> Submissio
     sampling = Sampling(max_tokens=tokens, state_interval=fields.pop("state_interval", 0))
     item = SequenceInput(driver.ids("To be"), seed=seed)
     return driver.job(JobKind.GENERATE, [item], sampling=sampling, stream=True, **fields)
+
+
+def test_an_idle_engine_holds_nothing_of_the_last_texts(graphs: tuple[Driver, list[str]]) -> None:
+    driver, _ = graphs
+
+    async def run() -> weakref.ref[Any]:
+        submission = streamed(driver, 1, 3 * BURST)
+        await submission.results()
+        return weakref.ref(submission.job.deliver)
+
+    delivers = asyncio.run(run())
+
+    async def is_gone() -> None:
+        await driver.until(lambda: not driver.engine.busy)
+        for _ in range(20):
+            gc.collect()
+            if delivers() is None:
+                return
+            await asyncio.sleep(0.01)
+        raise AssertionError("something holds it")
+
+    asyncio.run(is_gone())
 
 
 def test_clients_who_leave_change_nothing_for_others(
