@@ -30,7 +30,7 @@ def _malloc_trim() -> Callable[[int], int] | None:
 
 
 class FreedMemory:
-    """Trims the heap while the process is larger than it has ever been after a trim.
+    """Trims the heap while the process is larger than the least that a trim has left of it.
 
     A flood of heads on gRPC's port, for example, leaves hundreds of megabytes between blocks that
     are still in use, and another flood takes more.
