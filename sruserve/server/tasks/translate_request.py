@@ -19,7 +19,7 @@ class TranslateRequest(ModelRequest):
                 {"input": "de: 421"},
                 {"input": ["en: 421", "iso: 5. März 2021"], "beam_size": 8, "n_best": 2},
                 {"input": "de: 421", "stream": True},
-                {"input": "de: 4", "wait_k": 3, "more": True},
+                {"input": "de: 4", "wait_k": 8, "more": True},
             ]
         }
     )
