@@ -50,12 +50,12 @@ class InputGraphs:
     def run(self, inputs: Tensor, batch: RaggedBatch) -> Tensor | None:
         """Run a batch as a graph; None if it has none, and the caller has to run it.
 
-        inputs, and all of the batch but its states, are on the CPU.
+        All of the batch but its states is on the CPU. So are the inputs: others have no graph.
 
         Returns outputs (rows, width) in memory of the graph, which the next call overwrites.
         Raises the errors of `run`.
         """
-        if not len(inputs) or row_bucket(len(inputs)) > self._most_rows:
+        if not (inputs.is_cpu and len(inputs)) or row_bucket(len(inputs)) > self._most_rows:
             return None
         sizes = row_bucket(len(inputs)), sequence_bucket(batch.sequences)
         key = (*sizes, batch.states.data_ptr(), batch.states.shape)

@@ -40,7 +40,8 @@ class MergedLayers:
     def of(cls, layers: Sequence[StepLayer]) -> "MergedLayers | None":
         """Merge a stack in the arithmetic `fast`, if it can be and the candidate is chosen.
 
-        It takes three layers, all but the first with a projection, and no biases and norms.
+        It takes three layers or more, all but the first with a projection, none with biases or
+        norms.
         """
         plain = [layer for layer in layers if _is_plain(layer)]
         if Candidate.MERGED_STEP not in chosen or len(plain) < max(3, len(layers)):

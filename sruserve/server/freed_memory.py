@@ -31,7 +31,7 @@ def _malloc_trim() -> Callable[[int], int] | None:
 
 
 class FreedMemory:
-    """Trims the heap while the process is larger than it has ever been after a trim.
+    """Trims the heap while the process is larger than the least that a trim has left of it.
 
     After a trim that gives little back, it waits twice as long, up to an hour.
 

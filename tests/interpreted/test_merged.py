@@ -169,7 +169,7 @@ def test_steps_of_a_model_are_those_of_fast_to_rounding_whatever_was_computed_be
         torch.testing.assert_close(joined.states, plain.states, atol=2e-5, rtol=1e-5)
 
 
-def test_a_step_of_twelve_layers_has_fourteen_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_layer_of_a_step_has_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     size = replace(SMALL, layers=12, width=16, projection=8)
     decoder = random_decoder(size, torch.float32, torch.randn(2, size.state_width), fast=True)
     launches = []

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import astuple, replace
-from itertools import islice
 from typing import Any
 
 import torch
@@ -45,7 +44,8 @@ _QRNN = Cell(kind=Kind.QRNN)
 
 def linear_configurations() -> Iterator[Configuration]:
     """Prefill, one step and few rows; with tails and, last, inputs that 16 bytes do not divide."""
-    for capability, place in islice(PLACES.items(), len(CAPABILITIES)):
+    for capability in CAPABILITIES:
+        place = PLACES[capability]
         for dtype, outputs in ((BF16, 3 * WIDTH), (FP32, 3 * WIDTH), (FP16, 94)):
             tile = tiles.linear_tile(outputs, dtype, place)
             yield product_form(tile, dtype, PROJECTED, outputs, capability)
@@ -64,7 +64,8 @@ def linear_configurations() -> Iterator[Configuration]:
 
 def step_configurations() -> Iterator[Configuration]:
     """Every tile, in layers with their own highway input, with the residual, and gated alone."""
-    for capability, place in islice(PLACES.items(), len(CAPABILITIES)):
+    for capability in CAPABILITIES:
+        place = PLACES[capability]
         for dtype, rows in ((BF16, 1), (BF16, _LARGE_BATCH), (FP32, 1)):
             for cell in (SRU, SRU_OF_4):
                 tile = tiles.step_tile(rows, dtype, place, fast=rows > 1)

@@ -186,6 +186,14 @@ def test_a_capture_that_fails_gives_the_results_and_is_the_last_one(
     assert network.ask(60) is not None, "those that exist go on"
 
 
+def test_inputs_that_are_on_the_device_already_have_no_graph(cuda: StandInCuda) -> None:
+    network = Launches(cuda)
+    inputs, batch = some_batch([40], network.states, 0)
+    for _ in range(BEFORE):
+        assert network.graphs.run(inputs.to("meta"), batch) is None
+    assert not network.captured()
+
+
 def test_other_states_have_a_graph_of_their_own(cuda: StandInCuda) -> None:
     network = Launches(cuda)
     network.ask(40, BEFORE)

@@ -138,6 +138,7 @@ class GraphDecoder:
         self._ledger.close_all()
         if self._roster.sequences:
             self._roster = Roster()
+            self._ledger.admit([])
         self._stale = True
 
     def pick(

@@ -67,11 +67,13 @@ class Ledger:
     def due(self, full: Mask, now: float, interval: float) -> list[Due]:
         """The texts that are read now take over their lines; those that are full lose them.
 
-        full: (slots), as many tokens as may be sampled. A streamed text is sent `interval` seconds
-        after it was sent last. If a line has no room for another burst, all are read.
+        full: (slots), as many tokens as may be sampled. A streamed text that has new tokens is sent
+        `interval` seconds after it was sent last. If a line has no room for another burst, all are
+        read.
         """
         full = self.kept & full
-        sent = self.kept & self._streams & (now - self._sent_at >= interval)
+        is_late = now - self._sent_at >= interval
+        sent = self.kept & self._streams & is_late & (self._count > 0)
         self._sent_at[sent] = now
         room = self._tokens.shape[1] - self._max_steps
         has_room = self._count.max(initial=0, where=self.kept) <= room

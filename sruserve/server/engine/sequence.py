@@ -465,5 +465,5 @@ def not_finite() -> NotFinite:
     """Return the error for a sequence whose result or state has NaN or infinite numbers."""
     return NotFinite(
         "the model computes NaN or infinite numbers for this input, so there is no result: change "
-        "the input, or, if it continues a stream, go back to an earlier step of that"
+        "the input, or go back to an earlier step if it continues a stream"
     )

@@ -4,6 +4,7 @@ Streams end at different steps of a burst, at stop strings, or because their cli
 """
 
 import asyncio
+import weakref
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,24 @@ def streamed(driver: Driver, seed: int, tokens: int, **fields: Any) -> Submissio
     sampling = Sampling(max_tokens=tokens, state_interval=fields.pop("state_interval", 0))
     item = SequenceInput(driver.ids("To be"), seed=seed)
     return driver.job(JobKind.GENERATE, [item], sampling=sampling, stream=True, **fields)
+
+
+def test_an_idle_engine_holds_nothing_of_the_last_texts(
+    graphs: tuple[Driver, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (driver, _), limits, seen = graphs, GraphDecoder.limits, list[weakref.ref[Any]]()
+
+    def noted(decoder: GraphDecoder, sequences: Any, steps: int) -> Any:
+        seen.extend(map(weakref.ref, sequences))
+        return limits(decoder, sequences, steps)
+
+    async def run() -> None:
+        await driver.generate("To be", 3 * BURST)
+        await driver.until(lambda: not any(sequence() for sequence in seen))
+
+    monkeypatch.setattr(GraphDecoder, "limits", noted)
+    asyncio.run(run())
+    assert seen
 
 
 def test_clients_who_leave_change_nothing_for_others(

@@ -104,6 +104,7 @@ def test_a_streamed_text_is_sent_after_an_interval(loop: asyncio.AbstractEventLo
     enter(ledger, [0, 1], [4, 4], 20)
     assert due(ledger, now=2.0) == []
     assert due(ledger, now=2.5) == [(sequences[1], False, True)]
+    assert due(ledger, now=9.0) == [], "a burst of others brings nothing to send"
 
 
 def test_all_texts_are_read_before_a_line_has_no_room(loop: asyncio.AbstractEventLoop) -> None:

@@ -145,9 +145,10 @@ def test_tokens_are_those_of_a_plain_computation_and_written_as_soon_as_they_may
         assert result["finish_reason"] == expected.finish_reason
 
 
-def test_company_changes_no_bit(client: httpx.Client, searches: Searches) -> None:
+def test_company_changes_no_bit(both: Running, searches: Searches) -> None:
     """Chunks of many texts, with beam searches between them, all at once, and each alone."""
-    draw = random.Random(3)
+    client, application = both
+    engines, draw = [engine_of(application, name) for name in NAMES[:2]], random.Random(3)
     texts = [text(each) for each in sources(24, longest=16)]
     cut = [pieces(each, draw) for each in texts]
 
@@ -162,6 +163,7 @@ def test_company_changes_no_bit(client: httpx.Client, searches: Searches) -> Non
     with ThreadPoolExecutor(len(texts)) as threads:
         replies = [threads.submit(translate, i) for i in range(len(texts))]
         assert searches.waiting.wait(60)
+        until(lambda: all(each.waiting + each.running == len(texts) // 2 for each in engines))
         searches.widths.clear()
         searches.go_on()
         assert [reply.result() for reply in replies] == alone
