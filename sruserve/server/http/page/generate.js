@@ -29,8 +29,8 @@ export class Generate {
       event.preventDefault();
       this.#begin();
     });
-    byId("try").addEventListener("click", () => this.demonstrate());
-    byId("try").disabled = false;
+    byId("try-fork").addEventListener("click", () => this.demonstrate());
+    byId("try-fork").disabled = false;
     addEventListener("hashchange", () => this.openLink());
     this.openLink();
   }

@@ -7,7 +7,6 @@ import { Wire } from "./wire.js";
 
 const KEYSTROKE_MS = 55;
 const PAUSE_MS = 160; // after which the unfinished word counts as finished
-const REPEATS = 200; // of an example, as a long text
 
 /**
  * Connects the field, the wire and the error of a panel.
@@ -27,7 +26,7 @@ export class Typing {
   constructor(panel, models, { read, first, show, end }) {
     this.field = byId(`${panel}-text`);
     this.problem = byId(`${panel}-problem`);
-    this.wire = new Wire(byId(`${panel}-wire`));
+    this.wire = new Wire(byId(`${panel}-wire`), byId(`${panel}-sent`));
     this.picker = modelPicker(byId(`${panel}-model`), models);
     this.read = read;
     this.first = first;
@@ -35,6 +34,7 @@ export class Typing {
     this.end = end;
     this.#begin();
     this.picker.addEventListener("change", () => {
+      this.#stopTyping();
       this.#begin();
       this.#showExamples();
       this.follow();
@@ -50,10 +50,6 @@ export class Typing {
         this.type(button.textContent);
       });
     }
-    byId(`${panel}-long`)?.addEventListener("click", () => {
-      const { textContent } = this.examples.find(({ hidden }) => !hidden);
-      this.type(textContent, `${textContent} `.repeat(REPEATS));
-    });
     this.models = models;
     this.#showExamples();
   }
@@ -61,6 +57,11 @@ export class Typing {
   /** The id of the chosen model. */
   get model() {
     return this.picker.value;
+  }
+
+  /** The first example for the chosen model. */
+  get example() {
+    return this.examples.find(({ hidden }) => !hidden).textContent;
   }
 
   /** Read the field's text. */
@@ -120,7 +121,9 @@ export class Typing {
         if (!isRefusedState(error)) throw error;
         return this.end(model, entry.text, { ...this.first, state: null });
       });
-      if (isCurrent()) this.show(entry, model);
+      if (!isCurrent()) return;
+      this.wire.end(entry.state);
+      this.show(entry, model);
     } catch (error) {
       say(this.problem, error.message);
     }

@@ -112,7 +112,7 @@ def test_another_model_begins_the_sums_anew(bundled: tuple[Visitor, httpx.Client
         visitor.wait(f"requests.some(({{ body, reply }}) => reply && body.input === '{new}')")
     choose(visitor, "sentiment")
     visitor.wait(f"{SUMS}.join() === '9,9'")
-    assert "9 characters from the beginning." in visitor.text("#classify-wire .saved")
+    assert "9 characters, from the beginning." in visitor.text("#classify-sent")
 
 
 def test_all_tabs_fit_a_narrow_screen(bundled: tuple[Visitor, httpx.Client]) -> None:

@@ -126,10 +126,10 @@ def test_forks_run_side_by_side_from_the_same_point(visitor: Visitor, demo: http
         assert "fork of Stream 1 at 101" in heading
 
 
-def test_the_first_button_shows_a_text_that_is_forked(visitor: Visitor) -> None:
+def test_the_second_button_shows_a_text_that_is_forked(visitor: Visitor) -> None:
     visitor.open()
     visitor.fill(max_tokens=60)
-    visitor.click("#try")
+    visitor.click("#try-fork")
     wait_idle(visitor, 3)
     visitor.wait("document.querySelector('#generate-story').textContent.startsWith('2 of 2')")
     wait_idle(visitor, 3)
