@@ -16,6 +16,7 @@ const PAUSE_MS = 160; // after which the unfinished word counts as finished
  * read: sends a chunk after an entry to a model, and returns the entry after it.
  * first: the entry before any text.
  * show: draws an entry.
+ * about: says what the panel shows of a model; without it, the model's description does.
  * end: finishes a text whose state holds back an unfinished word; sends a chunk after an entry as
  *   the last one, and returns what becomes the `final` of the entry of the whole text.
  */
@@ -23,11 +24,11 @@ export class Typing {
   #showing = null;
   #pause = null;
 
-  constructor(panel, models, { read, first, show, end }) {
+  constructor(panel, models, { read, first, show, about, end }) {
     this.field = byId(`${panel}-text`);
     this.problem = byId(`${panel}-problem`);
     this.wire = new Wire(byId(`${panel}-wire`), byId(`${panel}-sent`));
-    this.picker = modelPicker(byId(`${panel}-model`), models);
+    this.picker = modelPicker(byId(`${panel}-model`), models, about);
     this.read = read;
     this.first = first;
     this.show = show;
@@ -144,12 +145,12 @@ export class Typing {
 }
 
 /** Fill the list of models, and say below it what the chosen one does; one alone needs no choice. */
-export function modelPicker(picker, models) {
+export function modelPicker(picker, models, what = ({ description }) => description) {
   picker.append(...models.map(({ id }) => element("option", { value: id }, id)));
   const choice = picker.closest("label");
   choice.hidden = models.length < 2;
   const about = element("p", { class: "quiet about" });
-  const describe = () => say(about, models.find(({ id }) => id === picker.value).description);
+  const describe = () => say(about, what(models.find(({ id }) => id === picker.value)));
   picker.addEventListener("change", describe);
   choice.after(about);
   describe();

@@ -289,6 +289,21 @@ def test_characters_are_tinted_by_their_surprise(visitor: Visitor, demo: httpx.C
     assert "".join(each["body"]["prompt"] for each in sent) == text
 
 
+def test_what_surprises_most_has_a_name_if_it_cannot_be_seen(visitor: Visitor) -> None:
+    visitor.open("#score")
+    assert visitor.text("#score .about") == (
+        "Tells how well shakespeare could guess each part from what comes before it."
+    )
+    worst = "document.querySelector('#score-worst').textContent"
+    for text, name in (
+        ("wherefo\nre", "a line break"),
+        ("wherefo re", "a space"),
+        ("aq", "\u201cq\u201d"),
+    ):
+        edit(visitor, "#score-text", text)
+        visitor.wait(f"{worst}.startsWith('Most surprising: {name}, with ')")
+
+
 def test_an_error_of_the_server_is_shown_as_its_sentence(visitor: Visitor) -> None:
     visitor.open("#score")
     visitor.focus("#score-text")
