@@ -24,16 +24,14 @@ async function start() {
   });
   const { data } = await api.get("/v1/models");
   const usable = data.filter(({ streams, vocab_size: size }) => streams && size !== null);
-  const names = [];
-  for (const [name, task, startPanel] of PANELS) {
-    const models = usable.filter((model) => model.task === task);
-    if (!models.length) continue;
-    startPanel(api, models);
-    names.push(name);
-  }
-  byId("try").hidden = !names.includes("generate");
+  const ofTask = (task) => usable.filter((model) => model.task === task);
+  const panels = PANELS.filter(([, task]) => ofTask(task).length);
+  const names = panels.map(([name]) => name);
+  byId("try-long").hidden = !names.includes("classify");
+  byId("try-fork").hidden = !names.includes("generate");
+  startTabs([...names, "models"]); // before the panels, since what is hidden cannot scroll
+  for (const [, task, startPanel] of panels) startPanel(api, ofTask(task));
   startModels(api);
-  startTabs([...names, "models"]);
 }
 
 async function startOrSay() {

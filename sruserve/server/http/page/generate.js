@@ -29,8 +29,8 @@ export class Generate {
       event.preventDefault();
       this.#begin();
     });
-    byId("try").addEventListener("click", () => this.demonstrate());
-    byId("try").disabled = false;
+    byId("try-fork").addEventListener("click", () => this.demonstrate());
+    byId("try-fork").disabled = false;
     addEventListener("hashchange", () => this.openLink());
     this.openLink();
   }
@@ -76,7 +76,7 @@ export class Generate {
       : "a copy of the same state. ";
     const sentence =
       `2 of 2: Two more go on from character ${position}, each from ${from}` +
-      "Go back with a slider, or hand on a text by its link.";
+      "What they share is shaded. Go back with a slider, or hand on a text by its link.";
     say(this.story, isForked ? sentence : "");
     this.story.scrollIntoView({ behavior: prefersStillness() ? "auto" : "smooth" });
   }
@@ -126,10 +126,10 @@ export class Generate {
     return Math.min(512, Math.max(8, Math.round(size / 1000)));
   }
 
-  /** Show a stream at the end, or a fork after `before`; origin: of a fork, in words. */
-  #add(stream, seed, origin = "", before = null) {
+  /** Show a stream at the end, or a fork after `before`. */
+  #add(stream, seed, fork = null, before = null) {
     this.#made += 1;
-    const lane = new Lane(this.api, stream, `Stream ${this.#made}`, origin, seed, {
+    const lane = new Lane(this.api, stream, `Stream ${this.#made}`, fork, seed, {
       more: () => Number(this.form.elements.max_tokens.value),
       fork: (from, position) => this.#fork(from, position),
       remove: (which) => {
@@ -154,14 +154,14 @@ export class Generate {
         (_, index) => (from.seed ?? 0) + this.#made + index,
       );
       const streams = await Promise.all(seeds.map((seed) => from.stream.fork(position, seed)));
-      const origin = `fork of ${from.name} at ${position}`;
+      const fork = { name: from.name, position };
       let before = from.element;
       for (const [index, stream] of streams.entries()) {
         if (!this.#hasRoom(1)) break; // another fork was quicker
-        const lane = this.#add(stream, seeds[index], origin, before);
+        const lane = this.#add(stream, seeds[index], fork, before);
         before = lane.element;
         lane.strip.begin(from.strip, position);
-        lane.run();
+        lane.run().then(() => lane.showFork());
       }
       return true;
     } catch (error) {

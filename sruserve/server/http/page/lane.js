@@ -9,7 +9,7 @@ import { Strip } from "./strip.js";
 /**
  * Shows a `TextStream`.
  *
- * name: such as `Stream 1`. origin: of a fork, in words, or empty. seed: of its sampler, or null
+ * name: such as `Stream 1`. fork: `{name, position}` of the stream that it is a fork of, or null. seed: of its sampler, or null
  * if only its state has it.
  * actions: `more()`: how many tokens to write; `fork(lane, position)`; `remove(lane)`.
  */
@@ -17,12 +17,13 @@ export class Lane {
   #position = null; // chosen, to go back to
   #frame = null; // that will draw it
 
-  constructor(api, stream, name, origin, seed, actions) {
+  constructor(api, stream, name, fork, seed, actions) {
     this.stream = stream;
     this.name = name;
     this.seed = seed;
     this.actions = actions;
-    this.#build(origin);
+    this.fork = fork;
+    this.#build();
     this.strip = new Strip(api, this.canvas, this.caption, (error) => stream.fail(error));
     stream.addEventListener("change", () => this.#drawSoon());
     stream.addEventListener("state", ({ detail }) => this.strip.add(detail));
@@ -48,14 +49,16 @@ export class Lane {
     return this.stream.run(this.actions.more());
   }
 
-  #build(origin) {
+  #build() {
     const button = (label, click) => element("button", { type: "button", click }, label);
     this.status = element("span", { class: "status", role: "status" });
+    this.shared = element("span", { class: "shared" });
     this.kept = element("span", {});
     this.ahead = element("span", { class: "ahead" });
     this.text = element(
       "p",
       { class: "text", click: () => this.#chooseClicked() },
+      this.shared,
       this.kept,
       this.ahead,
     );
@@ -79,6 +82,7 @@ export class Lane {
     });
     this.copied = element("p", { class: "quiet copied", role: "status", hidden: true });
     this.problem = element("p", { class: "problem", role: "alert", hidden: true });
+    const origin = this.fork ? `fork of ${this.fork.name} at ${this.fork.position}` : "";
     const seed = this.seed === null ? "seed in its state" : `seed ${this.seed}`;
     this.element = element(
       "article",
@@ -121,10 +125,14 @@ export class Lane {
     const wasRunning = this.element.classList.contains("running");
     if (this.#position !== null && (running || this.#position >= text.length))
       this.#position = null;
-    this.kept.textContent = text.slice(0, this.position);
+    const shared = Math.min(this.fork?.position ?? 0, this.position);
+    this.shared.textContent = text.slice(0, shared);
+    this.kept.textContent = text.slice(shared, this.position);
     this.ahead.textContent = text.slice(this.position);
-    Object.assign(this.slider, { min: earliest, max: text.length, value: this.position });
-    this.slider.disabled = running;
+    const isFixed = earliest === text.length; // a slider without a range shows its end on the left
+    const min = isFixed ? 0 : earliest;
+    Object.assign(this.slider, { min, max: text.length, value: this.position });
+    this.slider.disabled = running || isFixed;
     this.where.textContent = `character ${this.position} of ${text.length}`;
     this.go.textContent = running
       ? "Stop"
@@ -159,18 +167,28 @@ export class Lane {
   choose(position) {
     this.#position = position;
     this.#draw();
-    if (this.#position !== null) {
-      const middle = this.ahead.offsetTop - this.text.clientHeight / 2;
-      this.text.scrollTop = middle;
-    }
+    if (this.#position !== null) this.#showStart(this.ahead);
+  }
+
+  /** Show where the text leaves that of which it is a fork. */
+  showFork() {
+    this.#showStart(this.kept);
+  }
+
+  #showStart(part) {
+    const { top } = part.getClientRects()[0] ?? part.getBoundingClientRect();
+    const above = top - this.text.getBoundingClientRect().top;
+    this.text.scrollTop += above - this.text.clientHeight / 2;
   }
 
   /** Choose the character that was clicked. */
   #chooseClicked() {
     const { focusNode, focusOffset, isCollapsed } = getSelection();
     if (this.stream.running || !isCollapsed || !this.text.contains(focusNode)) return;
-    const before = this.ahead.contains(focusNode) ? this.kept.textContent.length : 0;
-    this.choose(Math.max(this.stream.earliest, before + focusOffset));
+    const before = new Range();
+    before.setStart(this.text, 0);
+    before.setEnd(focusNode, focusOffset);
+    this.choose(Math.max(this.stream.earliest, before.toString().length));
   }
 
   async #link() {

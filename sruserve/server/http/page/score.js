@@ -5,6 +5,7 @@ import { Typing } from "./typing.js";
 
 const LEVELS = 8; // of tint
 const BITS_PER_LEVEL = 1.25;
+const INVISIBLE = { " ": "a space", "\n": "a line break", "\t": "a tab" };
 
 /** Start the panel. models: those that generate text. */
 export function startScore(api, models) {
@@ -37,7 +38,8 @@ export function startScore(api, models) {
     say(worst, sentence(entry.tokens));
   }
 
-  new Typing("score", models, { first: { tokens: [] }, read, show });
+  const about = ({ id }) => `Tells how well ${id} could guess each part from what comes before it.`;
+  new Typing("score", models, { first: { tokens: [] }, read, show, about });
 }
 
 /** Bits of a log-likelihood in nats; null where nothing precedes. */
@@ -56,6 +58,6 @@ function sentence(tokens) {
   const known = tokens.filter(({ bits }) => bits !== null);
   if (!known.length) return "";
   const most = known.reduce((one, other) => (other.bits > one.bits ? other : one));
-  const shown = most.text.replace("\n", "\u23ce");
-  return `Most surprising: “${shown}” with ${most.bits.toFixed(1)} bits.`;
+  const name = INVISIBLE[most.text] ?? `“${most.text.replaceAll("\n", "\u23ce")}”`;
+  return `Most surprising: ${name}, with ${most.bits.toFixed(1)} bits.`;
 }

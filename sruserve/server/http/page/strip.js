@@ -1,6 +1,5 @@
 // The state as a picture: a band for each layer, a column for each moment.
 
-import { bytes } from "./format.js";
 import { keptStates } from "./kept.js";
 
 const MAX_COLUMNS = 160;
@@ -103,7 +102,7 @@ export class Strip {
     this.canvas.style.setProperty("--bands", view.entries.length);
     this.caption.textContent =
       `Each column is the whole state at one moment: ${view.entries.length} bands of ${size} ` +
-      `numbers, ${bytes(view.state_bytes)} in memory, however long the text.`;
+      "numbers, however long the text.";
     this.#draw();
   }
 

@@ -7,7 +7,6 @@ import { Wire } from "./wire.js";
 
 const KEYSTROKE_MS = 55;
 const PAUSE_MS = 160; // after which the unfinished word counts as finished
-const REPEATS = 200; // of an example, as a long text
 
 /**
  * Connects the field, the wire and the error of a panel.
@@ -17,6 +16,7 @@ const REPEATS = 200; // of an example, as a long text
  * read: sends a chunk after an entry to a model, and returns the entry after it.
  * first: the entry before any text.
  * show: draws an entry.
+ * about: says what the panel shows of a model; without it, the model's description does.
  * end: finishes a text whose state holds back an unfinished word; sends a chunk after an entry as
  *   the last one, and returns what becomes the `final` of the entry of the whole text.
  */
@@ -24,17 +24,18 @@ export class Typing {
   #showing = null;
   #pause = null;
 
-  constructor(panel, models, { read, first, show, end }) {
+  constructor(panel, models, { read, first, show, about, end }) {
     this.field = byId(`${panel}-text`);
     this.problem = byId(`${panel}-problem`);
-    this.wire = new Wire(byId(`${panel}-wire`));
-    this.picker = modelPicker(byId(`${panel}-model`), models);
+    this.wire = new Wire(byId(`${panel}-wire`), byId(`${panel}-sent`));
+    this.picker = modelPicker(byId(`${panel}-model`), models, about);
     this.read = read;
     this.first = first;
     this.show = show;
     this.end = end;
     this.#begin();
     this.picker.addEventListener("change", () => {
+      this.#stopTyping();
       this.#begin();
       this.#showExamples();
       this.follow();
@@ -50,10 +51,6 @@ export class Typing {
         this.type(button.textContent);
       });
     }
-    byId(`${panel}-long`)?.addEventListener("click", () => {
-      const { textContent } = this.examples.find(({ hidden }) => !hidden);
-      this.type(textContent, `${textContent} `.repeat(REPEATS));
-    });
     this.models = models;
     this.#showExamples();
   }
@@ -61,6 +58,11 @@ export class Typing {
   /** The id of the chosen model. */
   get model() {
     return this.picker.value;
+  }
+
+  /** The first example for the chosen model. */
+  get example() {
+    return this.examples.find(({ hidden }) => !hidden).textContent;
   }
 
   /** Read the field's text. */
@@ -120,7 +122,9 @@ export class Typing {
         if (!isRefusedState(error)) throw error;
         return this.end(model, entry.text, { ...this.first, state: null });
       });
-      if (isCurrent()) this.show(entry, model);
+      if (!isCurrent()) return;
+      this.wire.end(entry.state);
+      this.show(entry, model);
     } catch (error) {
       say(this.problem, error.message);
     }
@@ -141,12 +145,12 @@ export class Typing {
 }
 
 /** Fill the list of models, and say below it what the chosen one does; one alone needs no choice. */
-export function modelPicker(picker, models) {
+export function modelPicker(picker, models, what = ({ description }) => description) {
   picker.append(...models.map(({ id }) => element("option", { value: id }, id)));
   const choice = picker.closest("label");
   choice.hidden = models.length < 2;
   const about = element("p", { class: "quiet about" });
-  const describe = () => say(about, models.find(({ id }) => id === picker.value).description);
+  const describe = () => say(about, what(models.find(({ id }) => id === picker.value)));
   picker.addEventListener("change", describe);
   choice.after(about);
   describe();

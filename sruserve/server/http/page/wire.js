@@ -5,26 +5,24 @@ import { byteLength, bytes, characters, grouped } from "./format.js";
 
 const MAX_LINES = 5;
 
-/** Shows the last exchanges and their sums in an element. */
+/** Shows the last exchange in a line beside the text, and the last few and their sums in a card. */
 export class Wire {
-  constructor(place) {
-    this.figure = element("strong", { class: "figure" });
-    this.instead = element("span", {});
+  constructor(card, line) {
+    this.sent = line;
     this.ownBar = bar();
     this.otherBar = bar();
     this.own = element("span", {});
     this.other = element("span", {});
     this.size = element("p", { class: "quiet size" });
     this.log = element("ol", { class: "log" });
-    place.append(
-      element("h2", {}, "Read by the model just now"),
-      element("p", { class: "saved" }, this.figure, " ", this.instead),
+    card.append(
+      element("h2", {}, "Read by the model so far"),
       element(
         "dl",
         { class: "sums" },
-        element("dt", {}, "Characters read so far"),
+        element("dt", {}, "Characters, with the state"),
         element("dd", {}, this.own, this.ownBar),
-        element("dt", {}, "Without states: all of the text, each time"),
+        element("dt", {}, "Without it: all of the text, each time"),
         element("dd", {}, this.other, this.otherBar),
       ),
       this.size,
@@ -36,8 +34,8 @@ export class Wire {
   /** Begin anew, with nothing read. */
   reset() {
     this.sums = { read: 0, repeated: 0 };
-    this.figure.textContent = "–";
-    this.instead.textContent = "Type, and see: each keystroke reads only what is new.";
+    this.largest = 0;
+    this.sent.textContent = "Type, and see what is sent for each letter.";
     this.size.textContent = "";
     this.log.replaceChildren();
     this.#drawSums();
@@ -54,16 +52,28 @@ export class Wire {
     const whole = read + characterCount(history);
     this.sums.read += read;
     this.sums.repeated += whole;
-    this.figure.textContent = characters(read);
-    this.instead.textContent = !chunk
-      ? `instead of ${grouped(whole)}: the browser had kept the state of this point.`
-      : sent
-        ? `instead of ${grouped(whole)}: the state stands for all that came before.`
-        : "from the beginning. From now on, only what is new is read.";
-    this.size.textContent = inBytes(received.length, byteLength(history + chunk));
-    this.log.prepend(line(chunk, sent, received));
-    while (this.log.children.length > MAX_LINES) this.log.lastChild.remove();
+    this.largest = Math.max(this.largest, received.length);
+    this.sent.replaceChildren(...sentence(read, whole, sent));
+    this.size.textContent = inBytes(this.largest, byteLength(history + chunk));
+    this.#log(chunk ? line(chunk, sent, received) : kept());
     this.#drawSums();
+  }
+
+  /** Add the exchange that finishes a text, for which its state alone is sent. */
+  end(sent) {
+    this.#log(
+      element(
+        "li",
+        {},
+        element("span", {}, `end of the text → state ${bytes(sent.length)}`),
+        element("span", { class: "back" }, "← result"),
+      ),
+    );
+  }
+
+  #log(item) {
+    this.log.prepend(item);
+    while (this.log.children.length > MAX_LINES) this.log.lastChild.remove();
   }
 
   #drawSums() {
@@ -76,12 +86,26 @@ export class Wire {
   }
 }
 
-/** Bytes compared with bytes: those of a state as it is sent, and those of the text. */
+/** What was sent for a text of `whole` characters, of which `read` are new. */
+function sentence(read, whole, state) {
+  if (!read) return ["No text sent: the browser had kept the state of this point."];
+  const strong = (text) => element("strong", {}, text);
+  if (!state) return ["Sent: ", strong(characters(read)), ", from the beginning. There was no state yet."];
+  return [
+    "Sent: ",
+    strong(`${characters(read)} + ${bytes(state.length)} of state`),
+    ". Without the state: ",
+    strong(characters(whole)),
+    ", all read again.",
+  ];
+}
+
+/** Bytes compared with bytes: those of the largest state that was sent, and those of the text. */
 function inBytes(state, text) {
-  const size = `The state is ${bytes(state)} as sent, however long the text. `;
+  const size = `The state took at most ${bytes(state)} so far, the text ${bytes(text)}`;
   return state < text
-    ? `${size}The text is ${bytes(text)}: it would take more bytes each time.`
-    : `${size}The text is ${bytes(text)} so far: a longer one would take more bytes than its state.`;
+    ? `${size}: it would take more bytes each time.`
+    : `${size}: a longer one takes more bytes than its state.`;
 }
 
 function characterCount(text) {
@@ -93,7 +117,6 @@ function bar() {
 }
 
 function line(chunk, sent, received) {
-  if (!chunk) return element("li", {}, "nothing sent: the state was kept here");
   const shown = chunk.length > 24 ? `${chunk.slice(0, 23)}…` : chunk;
   return element(
     "li",
@@ -102,4 +125,8 @@ function line(chunk, sent, received) {
     element("span", {}, `→ ${bytes(byteLength(chunk))}${sent ? ` + state ${bytes(sent.length)}` : ""}`),
     element("span", { class: "back" }, `← state ${bytes(received.length)}`),
   );
+}
+
+function kept() {
+  return element("li", {}, "no text sent: the state was kept here");
 }

@@ -112,7 +112,26 @@ def test_another_model_begins_the_sums_anew(bundled: tuple[Visitor, httpx.Client
         visitor.wait(f"requests.some(({{ body, reply }}) => reply && body.input === '{new}')")
     choose(visitor, "sentiment")
     visitor.wait(f"{SUMS}.join() === '9,9'")
-    assert "9 characters from the beginning." in visitor.text("#classify-wire .saved")
+    assert "9 characters, from the beginning." in visitor.text("#classify-sent")
+
+
+def test_another_model_ends_the_typing_of_an_example(
+    bundled: tuple[Visitor, httpx.Client],
+) -> None:
+    visitor, _ = bundled
+    visitor.open()
+    visitor.evaluate(
+        "(() => { const picker = document.querySelector('#classify-model');"
+        "document.querySelector('#try-long').click();"
+        "picker.value = 'sentiment'; picker.dispatchEvent(new Event('change')); })()"
+    )
+    length = visitor.evaluate("document.querySelector('#classify-text').value.length")
+    final = "model === 'sentiment' && !body.more"
+    visitor.wait(f"requests.some(({{ body, reply }}) => reply && body.{final})")
+    read = [each["body"] for each in visitor.requests("/v1/classify")]
+    texts = [body["input"] for body in read if body["model"] == "sentiment"]
+    assert [len(text) for text in texts] == [length, 0]
+    assert visitor.evaluate(SUMS) == [f"{length:,}", f"{length:,}"]
 
 
 def test_all_tabs_fit_a_narrow_screen(bundled: tuple[Visitor, httpx.Client]) -> None:

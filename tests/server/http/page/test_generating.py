@@ -84,7 +84,7 @@ def test_a_seed_gives_the_text_of_the_api(visitor: Visitor, demo: httpx.Client) 
         "return canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data"
         ".some((value) => value > 0); })()"
     )
-    caption = "6 bands of 384 numbers, 9.2 kB in memory, however long the text."
+    caption = "6 bands of 384 numbers, however long the text."
     visitor.wait(f"document.querySelector('.caption').textContent.endsWith({json.dumps(caption)})")
     assert visitor.text(".lane .status").endswith("kB as sent")
 
@@ -124,12 +124,22 @@ def test_forks_run_side_by_side_from_the_same_point(visitor: Visitor, demo: http
     origin = "[...document.querySelectorAll('.lane header')].map((one) => one.textContent)"
     for heading in visitor.evaluate(origin)[1:]:
         assert "fork of Stream 1 at 101" in heading
+    shared = "[...document.querySelectorAll('.shared')].map((one) => one.textContent)"
+    assert visitor.evaluate(shared) == ["", start, start]
+    seen = """
+    [...document.querySelectorAll(".lane:not(:first-child) .text")].map((text) => {
+      const { bottom } = text.querySelector(".shared").getBoundingClientRect();
+      const { top, bottom: end } = text.getBoundingClientRect();
+      return top < bottom && bottom < end;
+    })
+    """
+    assert visitor.evaluate(seen) == [True, True]
 
 
-def test_the_first_button_shows_a_text_that_is_forked(visitor: Visitor) -> None:
+def test_the_second_button_shows_a_text_that_is_forked(visitor: Visitor) -> None:
     visitor.open()
     visitor.fill(max_tokens=60)
-    visitor.click("#try")
+    visitor.click("#try-fork")
     wait_idle(visitor, 3)
     visitor.wait("document.querySelector('#generate-story').textContent.startsWith('2 of 2')")
     wait_idle(visitor, 3)
@@ -181,8 +191,8 @@ def test_a_click_chooses_a_character(visitor: Visitor) -> None:
       text.scrollIntoView();
       text.scrollTop = 0;
       const range = document.createRange();
-      range.setStart(text.firstChild.firstChild, 10);
-      range.setEnd(text.firstChild.firstChild, 11);
+      range.setStart(text.querySelector("span:not(:empty)").firstChild, 10);
+      range.setEnd(text.querySelector("span:not(:empty)").firstChild, 11);
       const { left, top, height } = range.getBoundingClientRect();
       return { x: left + 1, y: top + height / 2 };
     })()
@@ -218,6 +228,8 @@ def test_a_link_continues_exactly_there(visitor: Visitor, demo: httpx.Client) ->
     visitor.open(f"#{fragment}")
     assert texts(visitor) == [completed(demo, "ROMEO:", 150, seed=7)]
     assert visitor.requests(COMPLETE) == []
+    slider = "document.querySelector('.lane input[type=range]')"
+    assert visitor.evaluate(f"[{slider}.min, {slider}.value, {slider}.max]") == ["0", "156", "156"]
     visitor.fill(max_tokens=150)
     visitor.click(".lane button", "Continue")
     wait_idle(visitor)
@@ -251,6 +263,16 @@ def test_a_link_to_before_any_text_is_refused_in_words(visitor: Visitor) -> None
     visitor.click(".lane button", "Link")
     visitor.wait("!document.querySelector('.lane .problem').hidden")
     assert visitor.text(".lane .problem") == "There is no memory yet: choose a later character."
+
+
+def test_a_link_shows_the_end_of_its_text(visitor: Visitor) -> None:
+    visitor.open()
+    write(visitor, prompt="ROMEO:", seed=7, max_tokens=700)
+    fragment = link_of(visitor).partition("#")[2]
+    visitor.open(f"#{fragment}")
+    text = "document.querySelector('.lane .text')"
+    assert visitor.evaluate(f"{text}.scrollTop") > 0
+    assert visitor.evaluate(f"{text}.scrollTop + {text}.clientHeight + 2 > {text}.scrollHeight")
 
 
 CUT = "This link was cut or changed, so its memory cannot be read. Ask for it again."

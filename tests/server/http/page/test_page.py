@@ -135,11 +135,33 @@ def test_the_label_of_an_example_is_seen_without_scrolling(
         visitor.page.call("Emulation.clearDeviceMetricsOverride")
 
 
+@pytest.mark.parametrize(("width", "height"), [(375, 740), (1280, 800)])
+def test_what_was_sent_is_seen_beside_the_text_of_the_first_button(
+    visitor: Visitor, width: int, height: int
+) -> None:
+    visitor.page.call(
+        "Emulation.setDeviceMetricsOverride",
+        width=width, height=height, deviceScaleFactor=1, mobile=width < 600,
+    )  # fmt: skip
+    try:
+        visitor.open()
+        visitor.click("#try-long")
+        line = "document.querySelector('#classify-sent')"
+        visitor.wait(f"{line}.textContent.endsWith('characters, all read again.')")
+        assert visitor.evaluate("scrollY") == 0
+        assert visitor.evaluate(f"{line}.getBoundingClientRect().bottom") < height
+        visitor.wait("document.querySelector('.bars .best')")
+        best = "document.querySelector('.bars .best').getBoundingClientRect().bottom"
+        assert visitor.evaluate(best) < height
+    finally:
+        visitor.page.call("Emulation.clearDeviceMetricsOverride")
+
+
 def test_the_first_paint_needs_three_fonts_and_waits_for_no_file(visitor: Visitor) -> None:
     visitor.open()
     fonts = """
     (() => {
-      const seen = [...document.querySelectorAll(".top *, h1, .lead, .lead *, #try")];
+      const seen = [...document.querySelectorAll(".top *, h1, .lead, .lead *, .start *")];
       const font = ({ fontSize, fontWeight }) => `${fontSize} ${fontWeight}`;
       return [...new Set(seen.map((one) => font(getComputedStyle(one))))];
     })()

@@ -55,6 +55,11 @@ def edit(visitor: Visitor, field: str, text: str) -> None:
     )
 
 
+def in_words(visitor: Visitor, count: int) -> str:
+    """A number of bytes as the page shows it."""
+    return str(visitor.evaluate(f"import('/page/format.js').then(({{ bytes }}) => bytes({count}))"))
+
+
 def chunks(visitor: Visitor) -> list[dict[str, Any]]:
     """The requests with new text."""
     return [each for each in visitor.requests(CLASSIFY) if each["body"]["input"]]
@@ -84,21 +89,36 @@ def test_a_keystroke_sends_what_is_new_and_the_state_of_the_last_reply(visitor: 
         assert after["body"]["state"] == before["reply"]["results"][0]["state"]
         assert after["body"]["more"]
     assert visitor.evaluate(SUMS) == [str(len(QUESTION)), str(sum(range(len(QUESTION) + 1)))]
-    assert visitor.text("#classify-wire .figure") == "1 character"
-    assert f"instead of {len(QUESTION)}: the state" in visitor.text("#classify-wire .saved")
-    state = len(sent[-1]["reply"]["results"][0]["state"])
-    words = visitor.evaluate(f"import('/page/format.js').then(({{ bytes }}) => bytes({state}))")
-    assert visitor.text("#classify-wire .size") == (
-        f"The state is {words} as sent, however long the text. "
-        f"The text is {len(QUESTION)} B so far: a longer one would take more bytes than its state."
+    states = [len(each["reply"]["results"][0]["state"]) for each in sent]
+    assert visitor.text("#classify-sent") == (
+        f"Sent: 1 character + {in_words(visitor, states[-2])} of state. "
+        f"Without the state: {len(QUESTION)} characters, all read again."
     )
+    assert visitor.text("#classify-wire .size") == (
+        f"The state took at most {in_words(visitor, max(states))} so far, "
+        f"the text {len(QUESTION)} B: a longer one takes more bytes than its state."
+    )
+
+
+def test_every_exchange_is_listed(visitor: Visitor) -> None:
+    visitor.open()
+    edit(visitor, "#classify-text", "Who wrote")
+    lines = "document.querySelectorAll('#classify-wire .log li')"
+    listed = f"[...{lines}].map((one) => one.textContent)"
+    visitor.wait(f"{listed}.length === 2")
+    assert len(visitor.requests(CLASSIFY)) == 2
+    state = in_words(visitor, len(visitor.requests(CLASSIFY)[0]["reply"]["results"][0]["state"]))
+    assert visitor.evaluate(listed) == [
+        f"end of the text \u2192 state {state}\u2190 result",
+        f"Who\u2423wrote\u2192 9 B\u2190 state {state}",
+    ]
 
 
 def test_an_emptied_field_and_an_example_begin_anew(visitor: Visitor) -> None:
     visitor.open()
     read_text(visitor, "Who wrote")
     edit(visitor, "#classify-text", "")
-    visitor.wait("document.querySelector('#classify-wire .figure').textContent === '\u2013'")
+    visitor.wait("document.querySelector('#classify-sent').textContent.startsWith('Type')")
     assert visitor.evaluate(SUMS) == ["0", "0"]
     assert visitor.text("#classify-wire .log") == ""
     edit(visitor, "#classify-text", "Who?")
@@ -110,8 +130,9 @@ def test_an_emptied_field_and_an_example_begin_anew(visitor: Visitor) -> None:
 
 
 def test_the_state_of_a_long_text_is_as_small_as_that_of_a_short_one(visitor: Visitor) -> None:
-    visitor.open()
-    visitor.click("#classify-long")
+    visitor.open("#score")
+    visitor.click("#try-long")
+    assert not visitor.evaluate("document.querySelector('#classify').hidden")
     long = f"{QUESTION} " * 200
     visitor.wait(
         "requests.filter(({ body, reply }) => reply && body.input).map(({ body }) => body.input)"
@@ -122,8 +143,8 @@ def test_the_state_of_a_long_text_is_as_small_as_that_of_a_short_one(visitor: Vi
     sizes = [len(each["reply"]["results"][0]["state"]) for each in sent]
     assert max(sizes) - min(sizes) < 100
     assert max(sizes) < len(long) / 2
-    saved = f"instead of {len(long + QUESTION):,}: the state"
-    visitor.wait(f"document.querySelector('#classify-wire .saved').textContent.includes('{saved}')")
+    repeated = f"Without the state: {len(long + QUESTION):,} characters, all read again."
+    visitor.wait(f"document.querySelector('#classify-sent').textContent.endsWith('{repeated}')")
     assert "would take more bytes each time" in visitor.text("#classify-wire .size")
     field = "document.querySelector('#classify-text')"
     assert visitor.evaluate(f"{field}.scrollTop + {field}.clientHeight + 2 > {field}.scrollHeight")
@@ -145,15 +166,15 @@ def test_an_edit_before_the_end_restarts_from_the_nearest_state(
     assert last["scores"] == classified(demo, "Who wrote it?")["scores"]
 
 
-def test_going_back_to_a_beginning_sends_nothing(visitor: Visitor) -> None:
+def test_going_back_to_a_beginning_sends_no_text(visitor: Visitor) -> None:
     visitor.open()
     read_text(visitor, "Who wrote")
     before = chunks(visitor)
     edit(visitor, "#classify-text", "Who")
     visitor.wait("document.querySelector('#classify-wire .log').textContent.includes('kept here')")
     assert chunks(visitor) == before
-    assert visitor.text("#classify-wire .saved") == (
-        "0 characters instead of 3: the browser had kept the state of this point."
+    assert visitor.text("#classify-sent") == (
+        "No text sent: the browser had kept the state of this point."
     )
 
 
@@ -266,6 +287,21 @@ def test_characters_are_tinted_by_their_surprise(visitor: Visitor, demo: httpx.C
         assert title.startswith(f"{-nats / log(2):.1f} bits")
     sent = visitor.requests(COMPLETE)
     assert "".join(each["body"]["prompt"] for each in sent) == text
+
+
+def test_what_surprises_most_has_a_name_if_it_cannot_be_seen(visitor: Visitor) -> None:
+    visitor.open("#score")
+    assert visitor.text("#score .about") == (
+        "Tells how well shakespeare could guess each part from what comes before it."
+    )
+    worst = "document.querySelector('#score-worst').textContent"
+    for text, name in (
+        ("wherefo\nre", "a line break"),
+        ("wherefo re", "a space"),
+        ("aq", "\u201cq\u201d"),
+    ):
+        edit(visitor, "#score-text", text)
+        visitor.wait(f"{worst}.startsWith('Most surprising: {name}, with ')")
 
 
 def test_an_error_of_the_server_is_shown_as_its_sentence(visitor: Visitor) -> None:
