@@ -35,7 +35,7 @@ export class Wire {
   reset() {
     this.sums = { read: 0, repeated: 0 };
     this.largest = 0;
-    this.sent.textContent = "Type, and see what is sent for each letter.";
+    this.sent.textContent = "Type, and see what is read for each letter.";
     this.size.textContent = "";
     this.log.replaceChildren();
     this.#drawSums();
@@ -86,17 +86,15 @@ export class Wire {
   }
 }
 
-/** What was sent for a text of `whole` characters, of which `read` are new. */
+/** What was read of a text of `whole` characters, and the state that stood for the others. */
 function sentence(read, whole, state) {
-  if (!read) return ["No text sent: the browser had kept the state of this point."];
   const strong = (text) => element("strong", {}, text);
-  if (!state) return ["Sent: ", strong(characters(read)), ", from the beginning. There was no state yet."];
+  if (!read) return ["Read: ", strong("nothing"), ". The browser had kept the state of this point."];
+  if (!state) return ["Read: ", strong(characters(read)), ", from the beginning: no state of them was kept."];
   return [
-    "Sent: ",
-    strong(`${characters(read)} + ${bytes(state.length)} of state`),
-    ". Without the state: ",
-    strong(characters(whole)),
-    ", all read again.",
+    "Read: ",
+    strong(`${characters(read)} of ${grouped(whole)}`),
+    `. ${bytes(state.length)} of state stood for the others.`,
   ];
 }
 
@@ -104,8 +102,8 @@ function sentence(read, whole, state) {
 function inBytes(state, text) {
   const size = `The state took at most ${bytes(state)} so far, the text ${bytes(text)}`;
   return state < text
-    ? `${size}: it would take more bytes each time.`
-    : `${size}: a longer one takes more bytes than its state.`;
+    ? `${size}, which would be sent and read again each time.`
+    : `${size}: for a longer text, the state is the smaller one.`;
 }
 
 function characterCount(text) {

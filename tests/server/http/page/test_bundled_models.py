@@ -112,7 +112,7 @@ def test_another_model_begins_the_sums_anew(bundled: tuple[Visitor, httpx.Client
         visitor.wait(f"requests.some(({{ body, reply }}) => reply && body.input === '{new}')")
     choose(visitor, "sentiment")
     visitor.wait(f"{SUMS}.join() === '9,9'")
-    assert "9 characters, from the beginning." in visitor.text("#classify-sent")
+    assert "9 characters, from the beginning: " in visitor.text("#classify-sent")
 
 
 def test_another_model_ends_the_typing_of_an_example(

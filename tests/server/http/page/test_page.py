@@ -136,7 +136,7 @@ def test_the_label_of_an_example_is_seen_without_scrolling(
 
 
 @pytest.mark.parametrize(("width", "height"), [(375, 740), (1280, 800)])
-def test_what_was_sent_is_seen_beside_the_text_of_the_first_button(
+def test_what_was_read_is_seen_beside_the_text_of_the_first_button(
     visitor: Visitor, width: int, height: int
 ) -> None:
     visitor.page.call(
@@ -147,7 +147,7 @@ def test_what_was_sent_is_seen_beside_the_text_of_the_first_button(
         visitor.open()
         visitor.click("#try-long")
         line = "document.querySelector('#classify-sent')"
-        visitor.wait(f"{line}.textContent.endsWith('characters, all read again.')")
+        visitor.wait(f"{line}.textContent.endsWith('of state stood for the others.')")
         assert visitor.evaluate("scrollY") == 0
         assert visitor.evaluate(f"{line}.getBoundingClientRect().bottom") < height
         visitor.wait("document.querySelector('.bars .best')")

@@ -91,12 +91,12 @@ def test_a_keystroke_sends_what_is_new_and_the_state_of_the_last_reply(visitor: 
     assert visitor.evaluate(SUMS) == [str(len(QUESTION)), str(sum(range(len(QUESTION) + 1)))]
     states = [len(each["reply"]["results"][0]["state"]) for each in sent]
     assert visitor.text("#classify-sent") == (
-        f"Sent: 1 character + {in_words(visitor, states[-2])} of state. "
-        f"Without the state: {len(QUESTION)} characters, all read again."
+        f"Read: 1 character of {len(QUESTION)}. "
+        f"{in_words(visitor, states[-2])} of state stood for the others."
     )
     assert visitor.text("#classify-wire .size") == (
         f"The state took at most {in_words(visitor, max(states))} so far, "
-        f"the text {len(QUESTION)} B: a longer one takes more bytes than its state."
+        f"the text {len(QUESTION)} B: for a longer text, the state is the smaller one."
     )
 
 
@@ -143,9 +143,9 @@ def test_the_state_of_a_long_text_is_as_small_as_that_of_a_short_one(visitor: Vi
     sizes = [len(each["reply"]["results"][0]["state"]) for each in sent]
     assert max(sizes) - min(sizes) < 100
     assert max(sizes) < len(long) / 2
-    repeated = f"Without the state: {len(long + QUESTION):,} characters, all read again."
-    visitor.wait(f"document.querySelector('#classify-sent').textContent.endsWith('{repeated}')")
-    assert "would take more bytes each time" in visitor.text("#classify-wire .size")
+    read = f"Read: 1 character of {len(long + QUESTION):,}. "
+    visitor.wait(f"document.querySelector('#classify-sent').textContent.startsWith('{read}')")
+    assert "would be sent and read again each time" in visitor.text("#classify-wire .size")
     field = "document.querySelector('#classify-text')"
     assert visitor.evaluate(f"{field}.scrollTop + {field}.clientHeight + 2 > {field}.scrollHeight")
 
@@ -174,7 +174,7 @@ def test_going_back_to_a_beginning_sends_no_text(visitor: Visitor) -> None:
     visitor.wait("document.querySelector('#classify-wire .log').textContent.includes('kept here')")
     assert chunks(visitor) == before
     assert visitor.text("#classify-sent") == (
-        "No text sent: the browser had kept the state of this point."
+        "Read: nothing. The browser had kept the state of this point."
     )
 
 
