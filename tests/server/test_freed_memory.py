@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 
+from sruserve.server import freed_memory
 from sruserve.server.app import Application
 from sruserve.server.freed_memory import FreedMemory, resident_bytes
 from sruserve.server.pulse import Pulse
@@ -49,20 +50,26 @@ def test_memory_is_trimmed_at_most_once_a_minute_and_only_if_much_is_there() -> 
     assert not look(FreedMemory(), 0.0)
 
 
-def test_a_trim_that_gives_nothing_back_makes_the_next_ones_rare() -> None:
+def test_trims_that_give_nothing_back_become_rare(monkeypatch: pytest.MonkeyPatch) -> None:
+    used, free = 100 * MIB, 0
+
+    def trim(_: int) -> int:
+        nonlocal free
+        free = 0
+        return 0
+
+    monkeypatch.setattr(freed_memory, "resident_bytes", lambda: used + free)
+    monkeypatch.setattr(freed_memory, "_malloc_trim", lambda: trim)
     freed = FreedMemory(spare_bytes=4 * MIB)
     assert not look(freed, 0.0)
-    in_use = bytearray(b"a" * (16 * MIB))
-    assert look(freed, 60.0)
-    assert look(freed, 120.0)  # twice as long from now on, then four times
-    assert not look(freed, 239.0)
-    assert look(freed, 240.0)
-    assert not look(freed, 479.0)
-    in_use_and_freed = fragments()
-    assert look(freed, 480.0)
-    assert look(freed, 960.0)  # set before the trim that gave something back
-    assert look(freed, 1020.0)
-    assert len(in_use) + len(in_use_and_freed)
+    used += 16 * MIB
+    trims = [now for now in range(0, 7200, 60) if look(freed, now)]
+    assert trims == [60, 120, 240, 480, 960, 1920, 3840]
+    free = 16 * MIB
+    assert look(freed, 7440)
+    free = 16 * MIB
+    assert look(freed, 11_040)  # an hour later, as was set before the last trim gave much back
+    assert look(freed, 11_100)
 
 
 def test_a_server_looks_at_its_memory(monkeypatch: pytest.MonkeyPatch, serve: Serve) -> None:

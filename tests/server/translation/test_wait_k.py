@@ -163,11 +163,36 @@ def test_company_changes_no_bit(both: Running, searches: Searches) -> None:
     with ThreadPoolExecutor(len(texts)) as threads:
         replies = [threads.submit(translate, i) for i in range(len(texts))]
         assert searches.waiting.wait(60)
-        until(lambda: all(each.waiting + each.running == len(texts) // 2 for each in engines))
+        until(
+            lambda: (
+                all(each.waiting + each.running == len(texts) // 2 for each in engines)
+                or any(reply.done() for reply in replies)  # none can be, without a mistake
+            )
+        )
         searches.widths.clear()
         searches.go_on()
         assert [reply.result() for reply in replies] == alone
     assert max(len(widths) for widths in searches.widths) > 4
+
+
+def test_a_chunk_that_lets_nothing_be_written_waits_for_no_step(
+    both: Running, searches: Searches
+) -> None:
+    client, application = both
+    engine = engine_of(application, "gru-one-way")
+    searches.hold()
+    with ThreadPoolExecutor(2) as threads:
+        search = threads.submit(ask, client, "gru-one-way", input="a4 a5 a6", beam_size=4)
+        assert searches.waiting.wait(60)
+        chunk = threads.submit(ask, client, "gru-one-way", input="a4 ", wait_k=9, more=True)
+        until(lambda: engine.waiting == 1)
+        searches.one_step()
+        assert searches.waiting.wait(60)
+        try:
+            assert chunk.result(60)[0]["text"] == ""
+        finally:
+            searches.go_on()
+        search.result()
 
 
 def test_several_texts_go_on_with_a_state_each(client: httpx.Client) -> None:

@@ -121,6 +121,7 @@ class TranslationEngine(JobEngine):
         if begun := self._next_sentences():
             self._begin(begun)
             self._deliver_done()
+            self._dispatcher.flush()  # chunks that let nothing be written wait for no step
         if self._live:
             self._step()
         self._report()
