@@ -28,7 +28,7 @@ help:  ## List the targets
 serve: $(VENV)/.serve$(WITH_GRPC)  ## Serve the bundled models on http://127.0.0.1:8000
 	$(BIN)/sruserve serve
 
-# For two cores: tests run in five processes, of which two or three usually wait, and the checks take
+# For two cores: tests run in four processes, of which one or two usually wait, and the checks take
 # what these leave, one after another. Each check prints all that it has to say when it ends.
 test: $(VENV)/.test $(OLDEST_TRITON) $(NEWEST_TRITON) $(ORACLES)  ## Run the linters and all tests, and build the documentation
 	@$(MAKE) --no-print-directory --jobs=2 suite checks
@@ -37,7 +37,7 @@ test: $(VENV)/.test $(OLDEST_TRITON) $(NEWEST_TRITON) $(ORACLES)  ## Run the lin
 suite:
 	MAKEFLAGS= OLDEST_TRITON=$(OLDEST_TRITON) NEWEST_TRITON=$(NEWEST_TRITON) \
 		SRU_RELEASES=$(SRU_RELEASES) OMP_NUM_THREADS=1 $(BIN)/python -m pytest \
-		--numprocesses=5 --dist=loadfile --no-loadscope-reorder
+		--numprocesses=4 --dist=loadfile --no-loadscope-reorder
 
 checks:
 	@$(MAKE) --no-print-directory --output-sync=target lint interpreted docs
