@@ -281,6 +281,7 @@ def test_a_worker_that_dies_is_replaced_and_what_it_counted_stays(
         assert "sru_worker_restarts_total 0.0" in exported
         assert f'sru_worker_memory_bytes{{worker="{workers_of(process)[0].pid}"}}' in exported
         assert abs(start_time(exported) - psutil.Process(process.pid).create_time()) < 60
+        until(lambda: set(memory_by_worker(client)) == {w.pid for w in workers_of(process)})
         (folder,) = tmp_path.iterdir()
         max_files = len(list(folder.glob("*.db"))) + 2
         victim = workers_of(process)[0]

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Protocol, Self
 
 import torch
@@ -141,11 +142,17 @@ class Served:
         """Whether states of it may arrive in later requests."""
         return self.not_streamable_because is None
 
-    @property
+    @cached_property
     def chunks_or_parts(self) -> str:
         """How to send an input that is too long: in chunks, if a state continues the first one."""
         chunks = self.not_streamable_because is None
         return "send it in chunks with `state`" if chunks else "send parts of it"
+
+    @cached_property
+    def chunks_or_fewer(self) -> str:
+        """How to change a request whose reply would be too long."""
+        chunks = self.not_streamable_because is None
+        return f"send {'chunks with `state`' if chunks else 'shorter inputs'}, or fewer inputs"
 
     @property
     def state_bytes(self) -> int:

@@ -160,8 +160,7 @@ class PerInputTask(ResultTask[Body], Task[Body]):
 
     def advice(self, served: ServedModel) -> str:
         """How to change a request whose reply would be too long."""
-        chunks = served.not_streamable_because is None
-        return f"send {'chunks with `state`' if chunks else 'shorter inputs'}, or fewer inputs"
+        return served.chunks_or_fewer
 
     def numbers(self, request: Body, served: ServedModel, items: Sequence[SequenceInput]) -> int:
         """The approximate count of numbers in the results of items, if there can be many."""
