@@ -74,10 +74,11 @@ class TranslateTask(ResultTask[TranslateRequest]):
         self, served: ServedTranslator, item: Source, found: Hypothesis
     ) -> dict[str, Any]:
         source_text, target_text = served.model.source_text, served.model.target_text
-        ended = found.finish_reason is not None
+        before, ends, earlier = item.before, found.finish_reason is not None, 0
+        if before is not None:
+            ends, earlier = ends and before.finish_reason is None, len(before.tokens)
         ids: list[int] = found.tokens.tolist()
-        earlier = 0 if item.before is None else len(item.before.tokens)
-        text, token_ids = written(target_text, ids, earlier, ended=ended)
+        text, token_ids = written(target_text, ids, earlier, ends=ends)
         alignment = None
         if found.attention is not None:
             alignment = {

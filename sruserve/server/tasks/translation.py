@@ -79,19 +79,19 @@ class Translation:
 
 
 def written(
-    text: SideText | None, ids: list[int], earlier: int, *, ended: bool
+    text: SideText | None, ids: list[int], earlier: int, *, ends: bool
 ) -> tuple[str | None, list[int] | None]:
     """The text of a translation behind its `earlier` first ids; without a vocabulary, its ids.
 
-    ended: whether these are all of its ids.
+    ends: whether it ends with the ids behind these.
     """
     if text is None:
         return None, ids[earlier:]
-    if ended and not earlier:
+    if ends and not earlier:
         return text.decode(ids), None
     writer = _Writer(text)
     writer.write(ids[:earlier], final=False)
-    return writer.write(ids[earlier:], final=ended)
+    return writer.write(ids[earlier:], final=ends)
 
 
 class _Writer:
