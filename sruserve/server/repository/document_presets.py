@@ -1,11 +1,11 @@
 """A reader's presets: named documents, which are read once, when their model is loaded."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
+from pydantic import Field, TypeAdapter, model_validator
 
 from sruserve.model.folder_files import PRESETS_FILE
 from sruserve.model.reader.network import Reader
@@ -14,7 +14,13 @@ from sruserve.server.engine.job import SequenceInput, StateOutput
 from sruserve.server.errors import InvalidRequest, ServeError
 from sruserve.server.repository.passage import DocumentPreset, Passage
 from sruserve.server.repository.passage_reading import check_lists, read_passage, reader_of
-from sruserve.server.repository.preset_file import MAX_PRESETS, PresetName, compute, read_presets
+from sruserve.server.repository.preset_file import (
+    MAX_PRESETS,
+    PresetEntry,
+    PresetName,
+    compute,
+    read_presets,
+)
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.settings import SettingsError
 
@@ -22,21 +28,13 @@ _WORD_BYTES = 512  # of host memory, at most about: a word, its ids, places, row
 _LISTS = ("lemmas", "pos", "ner")
 
 
-class DocumentEntry(BaseModel):
+class DocumentEntry(PresetEntry):
     """A document: a text or its words, with the lists that the model needs; or a text alone."""
 
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-    text: str | None = None
     words: list[str] | None = None
     lemmas: list[str] | None = None
     pos: list[str] | None = None
     ner: list[str] | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _text(cls, value: Any) -> Any:
-        return {"text": value} if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _is_one(self) -> Self:

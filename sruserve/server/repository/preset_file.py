@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from sruserve.model.errors import printable
 from sruserve.model.files import read_regular
@@ -14,12 +14,27 @@ from sruserve.server.errors import ServeError
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.settings import SettingsError
 
-Entry = TypeVar("Entry", bound=BaseModel)
 PresetName = Annotated[str, Field(min_length=1, max_length=100)]
 
 _LARGEST_FILE = 16 << 20  # in bytes: parsing it stops all other threads
 MAX_PRESETS = 1024
 MAX_PRESET_BYTES = 1 << 30  # of all presets of a model
+
+
+class PresetEntry(BaseModel):
+    """A JSON object, or a text alone. Subclasses name what may stand for the text."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+    text: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _text(cls, value: Any) -> Any:
+        return {"text": value} if isinstance(value, str) else value
+
+
+Entry = TypeVar("Entry", bound=PresetEntry)
 
 
 def read_presets(file: Path, entries: TypeAdapter[dict[str, Entry]]) -> Mapping[str, Entry]:

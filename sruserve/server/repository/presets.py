@@ -1,9 +1,9 @@
 """Presets: named prefixes whose states are computed once, when their model is loaded."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
+from pydantic import Field, TypeAdapter, model_validator
 
 from sruserve.model.folder_files import PRESETS_FILE
 from sruserve.server.engine.job import SequenceInput, Snapshot, StateOutput
@@ -14,6 +14,7 @@ from sruserve.server.repository.passage import DocumentPreset
 from sruserve.server.repository.preset_file import (
     MAX_PRESET_BYTES,
     MAX_PRESETS,
+    PresetEntry,
     PresetName,
     compute,
     read_presets,
@@ -22,19 +23,11 @@ from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.settings import SettingsError
 
 
-class Prefix(BaseModel):
+class Prefix(PresetEntry):
     """The beginning of a stream: one of these fields, or a text alone."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
-
-    text: str | None = None
     ids: list[int] | None = None
     features: list[list[float]] | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _text(cls, value: Any) -> Any:
-        return {"text": value} if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _is_one(self) -> Self:
