@@ -48,6 +48,7 @@ def bit_checks(bench: Bench) -> Iterator[Check]:
     for dtype in dtypes(bench):
         chosen = _TILES["float32" if dtype is torch.float32 else "16 bits"]
         yield from _tiles(bench, dtype, chosen[:2] if bench.quick else chosen)
+        yield _many_rows(bench, dtype)
         for kind in NormKind:
             yield _norm(bench, dtype, kind)
 
@@ -66,6 +67,19 @@ def _tiles(bench: Bench, dtype: torch.dtype, chosen: Sequence[LinearTile]) -> It
         changed = unlike(bench, triton_linear(x, weight, tile=tile), first)
         label = f"product, {name(dtype)}: elements that the tile {size} changes"
         yield Check(label, changed, "", EXACTLY)
+
+
+def _many_rows(bench: Bench, dtype: torch.dtype) -> Check:
+    """Compare the product of so many rows as the server chooses it with one of the first tile."""
+    from sruserve.kernels.triton.linear import capability, triton_linear
+
+    rows, inputs, outputs = (5, 40, 24) if bench.quick else (3001, 1024, 3072)
+    x = bench.random(rows, inputs, dtype=dtype)
+    weight = bench.random(outputs, inputs, dtype=dtype, spread=inputs**-0.5)
+    tile = tiles.linear_tile(outputs, dtype, capability(bench.device))
+    changed = unlike(bench, triton_linear(x, weight), triton_linear(x, weight, tile=tile))
+    label = f"product, {name(dtype)}: elements that many rows change"
+    return Check(label, changed, "", EXACTLY)
 
 
 def _norm(bench: Bench, dtype: torch.dtype, kind: NormKind) -> Check:

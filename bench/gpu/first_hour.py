@@ -78,15 +78,14 @@ STAGES = {
             _checks("bits-of-shared-columns", "bits", "--shared-columns", "32"),
             _checks("kernels", "kernels"),
             _checks("decode", "decode"),
-            _checks("decode-early", "decode", "--candidates", "dependent-launch", "narrow-step"),
+            _checks("decode-narrow", "decode", "--candidates", "narrow-step"),
             _checks("decode-merged", "decode", "--candidates", "merged-step"),
             _checks("norms", "bits", "--candidates", "triton-norm"),
         ),
         "Is a tile of `bits` red and `bits-of-shared-columns` green? Set SHARED_COLUMNS = 32 in "
         "sruserve/kernels/triton/tiles.py. Is the tile of 8 columns alone red? Then narrow-step is "
         "for `fast`. Is a norm red in `bits` and green in `norms`? The server chooses ours by "
-        "itself. Is all of `bits` green? The tiles of large batches (crowd-tiles) can be the "
-        "default.",
+        "itself.",
     ),
     2: Stage(
         tuple(Step(part, (*_UNCHECKED, part)) for part in ("decode", "scan", "layers")),
@@ -100,15 +99,11 @@ STAGES = {
     ),
     4: Stage(
         (
-            _variant("decode", "dependent-launch"),
-            _variant("decode", "dependent-launch", "narrow-step"),
+            _variant("decode", "narrow-step"),
             _variant("decode", "merged-step"),
-            _variant("decode", "merged-step", "dependent-launch"),
-            _variant("decode", "crowd-tiles"),
-            _variant("layers", "wide-scan"),
             *(Step(part, (*_UNCHECKED, part)) for part in ("tiles", "states")),
         ),
-        "Decoding and layers with each candidate, against stage 2; the best tile of each table "
+        "Decoding with each candidate, against stage 2; the best tile of each table "
         "against the shipped one, tiles with other bits, and memory that grows.",
     ),
     5: Stage(

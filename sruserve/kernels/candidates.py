@@ -14,11 +14,7 @@ class Candidate(StrEnum):
     """
 
     NARROW_STEP = "narrow-step"  # 8 columns a program in steps of up to 64 streams
-    DEPENDENT_LAUNCH = "dependent-launch"  # fetch weights while the launch before it ends
-    WIDE_SCAN = "wide-scan"  # 128 channels and 2 warps a program
-    CROWD_TILES = "crowd-tiles"  # the large tiles of `fast` for 256 streams or more
     MERGED_STEP = "merged-step"  # `fast`: gates and the next projection in one launch
-    INPUT_GRAPHS = "input-graphs"  # whole inputs of frequent sizes as captured graphs
     TRITON_NORM = "triton-norm"  # norms whose bits depend on no other row
 
 

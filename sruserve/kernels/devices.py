@@ -97,7 +97,7 @@ def copy_to_device(tensor: Tensor, device: torch.device) -> Tensor:
 def use_device(device: torch.device) -> None:
     """Make `device` this thread's current one: Triton launches there, wherever the tensors are."""
     if device.type == "cuda":
-        torch.cuda.set_device(device)
+        torch.cuda.set_device(0 if device.index is None else device.index)
 
 
 def use_own_stream(device: torch.device) -> None:

@@ -22,6 +22,11 @@ _ALIGNED = 2  # int64 numbers in 16 bytes, the alignment of the kernels' pointer
 Key = tuple[int, int, int, torch.Size]  # rows, sequences, and the states that the graph reads
 
 
+def captures_inputs(device: torch.device) -> bool:
+    """Whether whole inputs run as graphs: they save launches, which the CPU does not have."""
+    return device.type == "cuda"
+
+
 class InputGraphs:
     """Runs batches of whole inputs, those of frequent sizes as one graph each.
 

@@ -176,9 +176,7 @@ class TritonLinear:
 
         rows = len(x) if index is None else len(index)
         tile = decode_tile(rows, x.dtype, capability(x.device), self.fast)
-        return triton_linear(
-            x, self.weight, self.bias, index=index, dtype=dtype, tile=tile, one_step=True
-        )
+        return triton_linear(x, self.weight, self.bias, index=index, dtype=dtype, tile=tile)
 
 
 class FastLinear(TritonLinear):

@@ -15,13 +15,12 @@ from sruserve.kernels import (
     uses_panels,
     uses_triton,
 )
-from sruserve.kernels.candidates import Candidate, chosen
 from sruserve.kernels.chunks import chunk_rows, plan, run_layers
 from sruserve.kernels.cpu.stack import CompiledStack, compilable
 from sruserve.kernels.decode import Decoder
 from sruserve.kernels.devices import CPU, copy_to_device
 from sruserve.kernels.graphs import recorder_for
-from sruserve.kernels.input_graphs import InputGraphs
+from sruserve.kernels.input_graphs import InputGraphs, captures_inputs
 from sruserve.kernels.layer import CellLayer
 from sruserve.kernels.merged import MergedLayers
 from sruserve.kernels.side_stream import side_stream_for
@@ -325,8 +324,8 @@ class Network(Streamable):
         return hidden.index_select(0, planned.places(rows))
 
     def _input_graphs(self) -> InputGraphs | None:
-        """Graphs of single chunks, if the candidate is chosen and no layer needs the host."""
-        if Candidate.INPUT_GRAPHS not in chosen or not uses_triton(self.device):
+        """Graphs of single chunks on a GPU, if no layer needs the host."""
+        if not captures_inputs(self.device):
             return None
         if self._concat or self._input_layers is not None:
             return None

@@ -148,3 +148,16 @@ def test_a_captured_product_replays(dtype: torch.dtype, device: torch.device) ->
         out.fill_(torch.nan)
         graph.replay()
         assert torch.equal(out, expected)
+
+
+@pytest.mark.skipif(INTERPRETED, reason="the interpreter sums by the size of a tile")
+@pytest.mark.parametrize(
+    "shape", [(4096, 512, 1536), (2049, 1024, 3072), (3001, 64, 1024)], ids=str
+)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_products_through_descriptors_have_the_bits_of_the_others(
+    shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device
+) -> None:
+    x, weight, _ = operands(shape, dtype, device)
+    expected = triton_linear(x, weight, tile=tiles.linear_tile(shape[2], dtype, capability(device)))
+    assert torch.equal(triton_linear(x, weight), expected)

@@ -123,12 +123,26 @@ def test_every_tile_of_16_bit_types_runs_on_one_instruction() -> None:
                     assert {tile.warps, loaded.warps} <= {4, 8}
 
 
-def test_only_fast_tiles_depend_on_the_number_of_rows() -> None:
-    for dtype in (torch.float32, torch.bfloat16):
-        for choose in (tiles.step_tile, tiles.decode_tile):
-            usual = {choose(rows, dtype, (9, 0)) for rows in (1, 15, 16, 256, 4096)}
-            assert len(usual) == 1
-            fast = {choose(rows, dtype, (9, 0), fast=True) for rows in (1, 2, 3, 15, 16, 256)}
-            assert len(fast) > 3
-    assert tiles.step_tile(3, torch.bfloat16, (9, 0), fast=True).rows == 4
-    assert tiles.step_tile(15, torch.bfloat16, (9, 0), fast=True).rows == 8
+def test_only_fast_tiles_may_change_the_bits_by_the_number_of_rows() -> None:
+    """All others have sums that start from zero and rise with the inputs, whatever their size."""
+    for place in ((8, 0), (9, 0), (10, 0)):
+        for dtype in (torch.float32, torch.bfloat16):
+            for choose in (tiles.step_tile, tiles.decode_tile):
+                counts = (1, 2, 3, 15, 16, 255, 256, 512, 1024, 4096)
+                assert not any(choose(rows, dtype, place).vector for rows in counts)
+                fast = {rows for rows in counts if choose(rows, dtype, place, fast=True).vector}
+                assert fast == ({1, 2, 3, 15} if dtype is torch.float32 else {1, 2})
+    assert tiles.step_tile(3, torch.float32, (9, 0), fast=True).rows == 4
+    assert tiles.step_tile(15, torch.float32, (9, 0), fast=True).rows == 8
+
+
+def test_a_step_of_many_streams_has_larger_tiles_on_hopper() -> None:
+    """Only there do all tiles have the same bits, as measured."""
+    steps = [tiles.step_tile(rows, torch.bfloat16, (9, 0)) for rows in (0, 255, 256, 512, 4096)]
+    small, middle, large = tiles.STEP_HOPPER, tiles.STEP_MIDDLE_BATCH, tiles.STEP_LARGE_BATCH
+    assert steps == [small, small, middle, large, large]
+    products = [tiles.decode_tile(rows, torch.float16, (9, 0)) for rows in (1, 256, 1023, 1024)]
+    middle, large = tiles.LINEAR_MIDDLE_BATCH, tiles.LINEAR_LARGE_BATCH
+    assert products == [tiles.LINEAR_DECODE, middle, middle, large]
+    for place in ((8, 0), (10, 0)):
+        assert len({tiles.step_tile(rows, torch.bfloat16, place) for rows in (1, 4096)}) == 1

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from sruserve.kernels import RaggedBatch, input_graphs, uses_triton
-from sruserve.kernels.candidates import Candidate
 from sruserve.model.folder import Model
 from sruserve.model.heads.config import HeadConfig
 from sruserve.model.runtime import Runtime
@@ -89,7 +88,7 @@ def test_graphs_of_whole_inputs_change_nothing(
 ) -> None:
     monkeypatch.setattr(input_graphs, "USES_BEFORE_CAPTURE", 1)
     monkeypatch.setattr(input_graphs, "FEWEST_ROWS", 8)
-    monkeypatch.setattr("sruserve.model.network.chosen", {Candidate.INPUT_GRAPHS})
+    monkeypatch.setattr("sruserve.model.network.captures_inputs", lambda _device: True)
     head = HeadConfig.model_validate({"pooling": "mean"})
     made = random_model(tmp_path / "m", "classify", vocab_size=95, head=head, layer_norm=True)
     network, rows = made.network, torch.arange(3)

@@ -46,6 +46,7 @@ class Configuration:
     registers: the most that a thread may take.
     barriers: the most `bar.sync` in the PTX; values that move between threads cost two each.
     contains: capability -> a pattern that must occur in the PTX, such as an MMA instruction.
+    sums_from_zero: whether every product's sum has to start from zero, and not from a bias.
     capabilities: what it is compiled for.
     every_triton: whether each Triton compiles it, and not one of them.
     """
@@ -59,13 +60,18 @@ class Configuration:
     registers: int = 255
     barriers: int = 1000
     contains: dict[int, str] = field(default_factory=dict)
+    sums_from_zero: bool = False
     capabilities: tuple[int, ...] = CAPABILITIES
     every_triton: bool = False
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """The compiler's result for a configuration. spill_bytes: stack and local memory."""
+    """The compiler's result for a configuration.
+
+    spill_bytes: stack and local memory. sums_from_others: products that start from other numbers
+    than zeros or, in a loop, their own sums so far.
+    """
 
     ptx: str
     async_copies: int
@@ -73,6 +79,7 @@ class Compiled:
     spill_bytes: int
     shared_bytes: int
     barriers: int
+    sums_from_others: int
 
 
 def configurations() -> Iterator[Configuration]:
@@ -83,6 +90,7 @@ def configurations() -> Iterator[Configuration]:
     return chain(
         scan_configurations(),
         aot_linear.linear_configurations(),
+        aot_linear.descriptor_configurations(),
         aot_linear.step_configurations(),
         aot_linear.sample_configurations(),
         aot_linear.norm_configurations(),
@@ -224,7 +232,13 @@ def compile_ahead(
         used["STACK"] + used["LOCAL"],
         compiled.metadata.shared,
         len(re.findall(r"bar\.(?:warp\.)?sync", ptx)),
+        _sums_from_others(compiled.asm["ttir"]),
     )
+
+
+def _sums_from_others(ttir: str) -> int:
+    starts = re.findall(r"tt\.dot %\S+, %\S+, (%\w+)", ttir)
+    return sum(bool(re.search(rf"{each} = (?!arith\.constant)[a-z]", ttir)) for each in starts)
 
 
 def _cuobjdump(what: str, cubin: bytes) -> str:

@@ -9,11 +9,13 @@ from dataclasses import replace
 from sruserve.kernels.candidates import Candidate
 from sruserve.kernels.cell import Cell
 from sruserve.kernels.triton import tiles
+from sruserve.kernels.triton.dependent import begins_early
 from sruserve.kernels.triton.merged import merged_kernel
 from sruserve.kernels.triton.support import why_not
-from tests.kernels.aot import EVERY_CAPABILITY, Configuration, scan_form
+from tests.kernels.aot import Configuration
 from tests.kernels.aot_linear import (
     BF16,
+    EARLY,
     PLACES,
     PROJECTED,
     SRU,
@@ -23,43 +25,26 @@ from tests.kernels.aot_linear import (
     step_form,
 )
 
-_CROWD = 1024  # streams
-_EARLY = r"\A(?=[\s\S]*griddepcontrol\.wait)[\s\S]*?"
-
 
 def candidate_configurations() -> Iterator[Configuration]:
-    """Steps that begin early where a GPU has that, and narrow, wide and large tiles."""
-    wide = scan_form("scan-bf16-wide", "bf16", tiles.SCAN_16_BIT_WIDE, 512, 512, Cell(), True)
-    yield _candidate(replace(wide, barriers=1000, capabilities=EVERY_CAPABILITY))  # two warps
+    """Narrow tiles, and steps that are merged with the next projection."""
     for capability, place in PLACES.items():
-        early = not why_not(Candidate.DEPENDENT_LAUNCH, place)
-        narrow = product_form(
-            tiles.LINEAR_DECODE_NARROW, BF16, WIDTH, PROJECTED, capability, dependent=early
-        )
-        yield _of_narrow_tile(narrow, place, early)
-        narrow = step_form(
-            tiles.STEP_NARROW, BF16, PROJECTED, WIDTH, SRU, capability, dependent=early
-        )
-        yield _of_narrow_tile(narrow, place, early)
-        if early:
-            shipped = tiles.step_tile(1, BF16, place)
-            step = step_form(shipped, BF16, PROJECTED, WIDTH, SRU, capability, dependent=True)
-            yield _candidate(_begins_early(step))
-        large = tiles.step_tile(_CROWD, BF16, place, fast=True)
-        yield _candidate(step_form(large, BF16, PROJECTED, WIDTH, SRU, capability))
-        large = tiles.decode_tile(_CROWD, BF16, place, fast=True)
-        yield _candidate(product_form(large, BF16, WIDTH, PROJECTED, capability))
-        yield _candidate(_merged_form(1, SRU, capability, early, from_sums=True))
-    yield _candidate(_merged_form(tiles.MERGED_ROWS, SRU_OF_4, 90, dependent=True))
+        narrow = product_form(tiles.LINEAR_DECODE_NARROW, BF16, WIDTH, PROJECTED, capability)
+        yield _of_narrow_tile(narrow, place)
+        narrow = step_form(tiles.STEP_NARROW, BF16, PROJECTED, WIDTH, SRU, capability)
+        yield _of_narrow_tile(narrow, place)
+        yield _candidate(_merged_form(1, SRU, capability, from_sums=True))
+    yield _candidate(_merged_form(tiles.MERGED_ROWS, SRU_OF_4, 90))
 
 
 def _merged_form(
-    rows: int, cell: Cell, capability: int, dependent: bool, *, from_sums: bool = False
+    rows: int, cell: Cell, capability: int, *, from_sums: bool = False
 ) -> Configuration:
     """A step with the next layer's projection, whose additions to the sums return nothing."""
     tile = tiles.merged_tile(rows)
+    early = begins_early(tile, PLACES[capability])
     absent = ["x_index", "residual_index"] + ([] if cell.takes_residual else ["residual"])
-    wanted = Configuration(
+    return Configuration(
         name=f"merged-sru{cell.blocks}-{rows}",
         kernel=merged_kernel,
         signature={
@@ -79,26 +64,22 @@ def _merged_form(
             "UPDATED_RESET": cell.updated_reset,
         }
         | {"FROM_SUMS": from_sums, "ROWS": tile.rows, "CHANNELS": tile.columns}
-        | {"DEPTH": tile.depth, "DEPENDENT": dependent},
+        | {"DEPTH": tile.depth, "DEPENDENT": early},
         options={"num_warps": tile.warps, "num_stages": tile.stages, "enable_fp_fusion": True}
-        | ({"launch_pdl": True} if dependent else {}),
-        contains={capability: r"(?:atom|red)\.global\S*\.add\.u64"},
+        | ({"launch_pdl": True} if early else {}),
+        contains={
+            capability: (EARLY if early else "") + r"[\s\S]*(?:atom|red)\.global\S*\.add\.u64"
+        },
         capabilities=(capability,),
     )
-    return _begins_early(wanted) if dependent else wanted
 
 
 def _candidate(wanted: Configuration) -> Configuration:
     return replace(wanted, name=f"candidate-{wanted.name}", every_triton=True)
 
 
-def _of_narrow_tile(wanted: Configuration, place: tuple[int, int], early: bool) -> Configuration:
+def _of_narrow_tile(wanted: Configuration, place: tuple[int, int]) -> Configuration:
     """Its instruction is that of all tiles under each Triton that may choose it."""
     if why_not(Candidate.NARROW_STEP, place):
         wanted = replace(wanted, contains={})
-    return _candidate(_begins_early(wanted) if early else wanted)
-
-
-def _begins_early(wanted: Configuration) -> Configuration:
-    contains = {each: wanted.contains.get(each, "") for each in wanted.capabilities}
-    return replace(wanted, contains={each: _EARLY + pattern for each, pattern in contains.items()})
+    return _candidate(wanted)

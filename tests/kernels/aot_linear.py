@@ -11,6 +11,8 @@ from sruserve.kernels.cell import Activation, Cell, Kind
 from sruserve.kernels.norm import NormKind
 from sruserve.kernels.slots import WINDOW
 from sruserve.kernels.triton import tiles
+from sruserve.kernels.triton.dependent import begins_early
+from sruserve.kernels.triton.descriptors import descriptor_kernel
 from sruserve.kernels.triton.linear import linear_kernel
 from sruserve.kernels.triton.norm import norm_kernel
 from sruserve.kernels.triton.sample import sample_kernel
@@ -33,7 +35,8 @@ SETTLED = (
     r"ld\.global(?:(?!ld\.global)[\s\S])*bar\.sync(?:(?!ld\.global)[\s\S])*st\.global"
     r"(?![\s\S]*ld\.global)"
 )
-_LARGE_BATCH = 1024  # streams
+EARLY = r"\A(?=[\s\S]*griddepcontrol\.wait)[\s\S]*?"
+_MIDDLE_BATCH, _LARGE_BATCH = 256, 1024  # streams
 WIDTH = 2048
 PROJECTED = 512
 SRU = Cell(activation=Activation.TANH)
@@ -52,40 +55,62 @@ def linear_configurations() -> Iterator[Configuration]:
         for inputs, outputs in ((WIDTH, PROJECTED), (200, 94), (203, 3 * WIDTH)):
             tile = tiles.linear_tile(outputs, BF16, place)
             yield product_form(tile, BF16, inputs, outputs, capability)
-        logits = tiles.decode_tile(1, BF16, place)
-        yield product_form(logits, BF16, WIDTH, 256, capability, head=True)
-        for dtype, rows in ((BF16, 1), (FP32, 1), (BF16, _LARGE_BATCH)):
-            tile = tiles.decode_tile(rows, dtype, place, fast=rows > 1)
+        for dtype, inputs in ((BF16, WIDTH), (BF16, 128), (FP32, 24)):  # the last in one stage
+            logits = tiles.decode_tile(1, dtype, place)
+            yield product_form(logits, dtype, inputs, 256, capability, head=True)
+        for dtype, rows in ((BF16, 1), (FP32, 1), (BF16, _MIDDLE_BATCH), (BF16, _LARGE_BATCH)):
+            tile = tiles.decode_tile(rows, dtype, place, fast=rows > _MIDDLE_BATCH)
             yield product_form(tile, dtype, WIDTH, PROJECTED, capability, index=True)
-    for dtype, rows in ((BF16, 1), (BF16, 8), (FP32, 8)):
+    for dtype, rows in ((BF16, 1), (BF16, 2), (FP32, 8)):
         tile = tiles.decode_tile(rows, dtype, (9, 0), fast=True)
         yield product_form(tile, dtype, WIDTH, PROJECTED, 90, index=True)
+
+
+def descriptor_configurations() -> Iterator[Configuration]:
+    """Products whose tiles the copy engine of Hopper moves."""
+    tile = tiles.LINEAR_DESCRIPTORS
+    blocks = {
+        "x": (tile.rows, tile.depth),
+        "weight": (tile.columns, tile.depth),
+        "out": (tile.rows, tile.columns),
+    }
+    for dtype, inputs in (("bf16", PROJECTED), ("fp16", WIDTH)):
+        yield Configuration(
+            name=f"descriptors-{dtype}-{inputs}",
+            kernel=descriptor_kernel,
+            signature={"rows": "i32"}
+            | {each: f"tensordesc<{dtype}{list(size)}>" for each, size in blocks.items()},
+            constants={"IN": inputs, "OUT": 3 * WIDTH, "ROWS": tile.rows, "GROUP": 8}
+            | {"COLUMNS": tile.columns, "DEPTH": tile.depth},
+            options=_options(tile),
+            contains={90: rf"(?=[\s\S]*cp\.async\.bulk\.tensor){MMA[90]}"},
+            capabilities=(90,),
+            every_triton=True,
+        )
 
 
 def step_configurations() -> Iterator[Configuration]:
     """Every tile, in layers with their own highway input, with the residual, and gated alone."""
     for capability in CAPABILITIES:
         place = PLACES[capability]
-        for dtype, rows in ((BF16, 1), (BF16, _LARGE_BATCH), (FP32, 1)):
+        for dtype, rows in ((BF16, 1), (BF16, _MIDDLE_BATCH), (BF16, _LARGE_BATCH), (FP32, 1)):
             for cell in (SRU, SRU_OF_4):
-                tile = tiles.step_tile(rows, dtype, place, fast=rows > 1)
+                tile = tiles.step_tile(rows, dtype, place, fast=rows > _MIDDLE_BATCH)
                 yield step_form(tile, dtype, PROJECTED, WIDTH, cell, capability)
         yield step_form(tiles.step_tile(1, FP16, place), FP16, PROJECTED, WIDTH, SRU, capability)
         for cell, rows in ((_LRN, 1), (_QRNN, _LARGE_BATCH)):
             tile = tiles.step_tile(rows, BF16, place, fast=rows > 1)
             yield step_form(tile, BF16, PROJECTED, WIDTH, cell, capability)
+        yield step_form(tiles.step_tile(1, BF16, place), BF16, 64, 128, _LRN, capability)
         for inputs, rows in ((200, 1), (203, 1), (203, _LARGE_BATCH)):
             tile = tiles.step_tile(rows, BF16, place, fast=rows > 1)
             yield step_form(tile, BF16, inputs, 94, SRU, capability, index=True)
-    for dtype, rows, cell in ((BF16, 1, SRU), (BF16, 8, SRU_OF_4), (FP32, 8, SRU)):
-        tile = tiles.step_tile(rows, dtype, (9, 0), fast=True)
-        step = step_form(tile, dtype, PROJECTED, WIDTH, cell, 90)
-        # Several warps hold the same states, which are often replaced in place.
-        yield replace(
-            step,
-            contains=dict.fromkeys(EVERY_CAPABILITY, SETTLED),
-            capabilities=EVERY_CAPABILITY,
-        )
+    for capability, place in PLACES.items():
+        for dtype, rows, cell in ((BF16, 1, SRU), (BF16, 2, SRU_OF_4), (FP32, 8, SRU)):
+            tile = tiles.step_tile(rows, dtype, place, fast=True)
+            step = step_form(tile, dtype, PROJECTED, WIDTH, cell, capability)
+            # Several warps hold the same states, which are often replaced in place.
+            yield replace(step, contains={capability: SETTLED})
 
 
 def sample_configurations() -> Iterator[Configuration]:
@@ -151,9 +176,9 @@ def product_form(
     *,
     index: bool = False,
     head: bool = False,
-    dependent: bool = False,
 ) -> Configuration:
     tile = tiles.loadable(tile, inputs, dtype)
+    early = begins_early(tile, PLACES[capability])
     kind = DTYPES[dtype]
     constants: dict[str, Any] = {} if index else {"index": None}
     if not head:
@@ -173,9 +198,9 @@ def product_form(
             "DEPTH": _depth(tile, inputs),
             "GROUP": 8,
             "VECTOR": tile.vector,
-            "DEPENDENT": dependent,
+            "DEPENDENT": early,
         },
-        options=_options(tile) | ({"launch_pdl": True} if dependent else {}),
+        options=_options(tile) | ({"launch_pdl": True} if early else {}),
         **_demands(tile, dtype, inputs, capability),
     )
 
@@ -189,9 +214,9 @@ def step_form(
     capability: int,
     *,
     index: bool = False,
-    dependent: bool = False,
 ) -> Configuration:
     tile = tiles.loadable(tile, inputs, dtype)
+    early = begins_early(tile, PLACES[capability])
     kind = DTYPES[dtype]
     absent = [] if index else ["x_index", "residual_index"]
     if not cell.takes_residual:
@@ -212,8 +237,8 @@ def step_form(
         | {"IN": inputs, "WIDTH": width, "KIND": int(cell.kind), "BLOCKS": cell.blocks}
         | {"ACTIVATION": int(cell.activation), "UPDATED_RESET": cell.updated_reset}
         | {"ROWS": tile.rows, "CHANNELS": tile.columns, "DEPTH": _depth(tile, inputs)}
-        | {"VECTOR": tile.vector, "DEPENDENT": dependent},
-        options=_options(tile) | ({"launch_pdl": True} if dependent else {}),
+        | {"VECTOR": tile.vector, "DEPENDENT": early},
+        options=_options(tile) | ({"launch_pdl": True} if early else {}),
         **_demands(tile, dtype, inputs, capability),
     )
 
@@ -233,10 +258,12 @@ def _options(tile: LinearTile) -> dict[str, Any]:
 
 def _demands(tile: LinearTile, dtype: torch.dtype, inputs: int, capability: int) -> dict[str, Any]:
     """The required result: one instruction, and loads that run ahead where they can."""
-    copied = not tile.vector and inputs * dtype.itemsize % 16 == 0
-    contains = {} if tile.vector else FMA if dtype is FP32 else MMA
+    copied = not tile.vector and inputs > tile.depth and inputs * dtype.itemsize % 16 == 0
+    patterns: dict[int, str] = {} if tile.vector else FMA if dtype is FP32 else MMA
+    begin = EARLY if begins_early(tile, PLACES[capability]) else ""
     return {
         "async_copies": 4 if copied else 0,
-        "contains": {capability: contains[capability]} if contains else {},
+        "contains": {capability: begin + patterns.get(capability, "")},
+        "sums_from_zero": True,
         "capabilities": (capability,),
     }

@@ -117,8 +117,9 @@ def test_a_device_is_described_in_one_line(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_thread_is_told_its_gpu_and_nothing_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen: list[torch.device] = []
+    """torch refuses a device without a number."""
+    chosen: list[int] = []
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
-    for name in ("cpu", "cuda:1"):
+    for name in ("cpu", "cuda:1", "cuda"):
         use_device(torch.device(name))
-    assert chosen == [torch.device("cuda", 1)]
+    assert chosen == [1, 0]

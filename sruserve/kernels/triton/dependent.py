@@ -10,16 +10,15 @@ import triton.language as tl
 from triton.knobs import runtime
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from sruserve.kernels.candidates import Candidate
-from sruserve.kernels.triton.support import is_used
+from sruserve.kernels.triton.tiles import LinearTile
 
 _INTERPRETED = tl.constexpr(runtime.interpret)
 _LINE = tl.constexpr(128)  # bytes that a prefetch brings
 
 
-def begins_early(capability: tuple[int, int]) -> bool:
-    """Whether kernels of a step are launched before the ones that they wait for have ended."""
-    return is_used(Candidate.DEPENDENT_LAUNCH, capability)
+def begins_early(tile: LinearTile, capability: tuple[int, int]) -> bool:
+    """Whether a kernel of a step is launched before the one that it waits for has ended."""
+    return tile.early and capability[0] == 9
 
 
 @triton.jit

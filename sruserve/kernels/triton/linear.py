@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from sruserve.kernels.triton import descriptors
 from sruserve.kernels.triton.dependent import begins_early, fetch_early, wait_for_launches
 from sruserve.kernels.triton.tiles import LinearTile, linear_tile, loadable
 
@@ -23,7 +24,6 @@ def triton_linear(
     out: Tensor | None = None,
     dtype: torch.dtype | None = None,
     tile: LinearTile | None = None,
-    one_step: bool = False,
 ) -> Tensor:
     """Compute y = x[index] @ weight.T + bias, summed in float32 from the first input upward.
 
@@ -32,7 +32,6 @@ def triton_linear(
     index: (picks), int64: the rows of x to multiply, unchecked; None takes all rows in order.
     out: (picks or rows, out): receives y; None allocates it in `dtype`, by default that of x.
     tile: block sizes; None takes the tile for prefill.
-    one_step: the product belongs to a step, whose launches may overlap (`begins_early`).
 
     Every tensor is contiguous and on the same device. The bits of a row depend only on that row and
     the weight, and are the same for every tile that is not `vector`.
@@ -52,13 +51,17 @@ def triton_linear(
         )
     check_memory(x.device, weight=weight, bias=bias, index=index, out=out)
     if tile is None:
-        tile = linear_tile(outputs, x.dtype, capability(x.device))
+        place = capability(x.device)
+        plain = index is None and bias is None and out.dtype is x.dtype
+        if plain and descriptors.takes_descriptors(x, weight, place):
+            return descriptors.descriptor_linear(x, weight, out)
+        tile = linear_tile(outputs, x.dtype, place)
     tile = loadable(tile, inputs, x.dtype)
     blocks = -(-picks // tile.rows) * -(-outputs // tile.columns)
     if not blocks:
         return out
     depth = min(tile.depth, triton.next_power_of_2(inputs)) if tile.vector else tile.depth
-    early = one_step and begins_early(capability(x.device))
+    early = begins_early(tile, capability(x.device))
     with torch.cuda.device_of(x):  # Triton launches on the current device
         linear_kernel[(blocks,)](
             x,
@@ -223,8 +226,18 @@ def add_dots(total, row, left, right):
 
 
 @triton.jit
+def add_bias(total, bias, columns, mask):
+    """Add a bias to the complete sums, in float32.
+
+    A plain sum would be merged into a product of a single stage, which then starts from the bias:
+    other bits than those of a tile with several stages.
+    """
+    return tl.fma(total, 1.0, tl.load(bias + columns, mask, 0.0).to(tl.float32)[None, :])
+
+
+@triton.jit
 def store_product(out, bias, total, rows, row_mask, columns, column_mask, OUT: tl.constexpr):
     if bias is not None:
-        total += tl.load(bias + columns, column_mask, 0.0).to(tl.float32)[None, :]
+        total = add_bias(total, bias, columns, column_mask)
     place = out + rows.to(tl.int64)[:, None] * OUT + columns[None, :]
     tl.store(place, total.to(out.dtype.element_ty), row_mask[:, None] & column_mask[None, :])

@@ -21,7 +21,7 @@ from sruserve.kernels.triton.linear import (
     load_tile,
     within,
 )
-from sruserve.kernels.triton.step import load_skip, load_state, rounded
+from sruserve.kernels.triton.step import load_gates, load_skip, load_state, rounded
 from sruserve.kernels.triton.tiles import LinearTile
 
 SPARE = 2  # numbers after the sums of a row: its count of misfits, and one for 16 bytes
@@ -70,7 +70,7 @@ def merged_step(
     out = torch.empty(rows, width, dtype=weight.dtype, device=weight.device)
     programs = -(-width // tile.columns)
     nexts = 0 if next_weight is None else next_weight.shape[1]
-    early = begins_early(capability(weight.device))
+    early = begins_early(tile, capability(weight.device))
     with torch.cuda.device_of(weight):  # Triton launches on the current device
         merged_kernel[(programs, -(-rows // tile.rows))](
             x,
@@ -164,6 +164,11 @@ def merged_kernel(
         if NEXT:
             fetch_early(next_weight, channel, WIDTH, NEXT)
         wait_for_launches()
+    # What the gates need is loaded first, so that it arrives while the product is computed.
+    end = tl.load(target + row, row_mask, -1)
+    w_f, w_r, b_f, b_r = load_gates(weight_c, bias, channel, mask, WIDTH)
+    c = load_state(states, source, row, row_mask, channel, mask, state_width, column)
+    skip = load_skip(residual, residual_index, row, row_mask, channel, mask, WIDTH)
     if NEXT:
         following = load_tile(next_weight, channel, mask, 0, NEXT, NEXTS)
     first_u = tl.zeros([ROWS, CHANNELS], tl.float32)
@@ -187,8 +192,6 @@ def merged_kernel(
             third_u = add_dots(third_u, place, left, right_3)
             if BLOCKS > 3:
                 fourth_u = add_dots(fourth_u, place, left, right_4)
-    c = load_state(states, source, row, row_mask, channel, mask, state_width, column)
-    skip = load_skip(residual, residual_index, row, row_mask, channel, mask, WIDTH)
     # Round the products to the dtype in which the scan would read them.
     dtype: tl.constexpr = out.dtype.element_ty
     first_u = rounded(first_u, None, channel, mask, dtype)
@@ -198,10 +201,6 @@ def merged_kernel(
         skip = rounded(fourth_u, None, channel, mask, dtype)
     else:
         skip = skip.to(tl.float32) * scale
-    w_f = tl.load(weight_c + channel, mask, 0.0)[None, :]
-    w_r = tl.load(weight_c + WIDTH + channel, mask, 0.0)[None, :]
-    b_f = tl.load(bias + channel, mask, 0.0)[None, :]
-    b_r = tl.load(bias + WIDTH + channel, mask, 0.0)[None, :]
     h, c = cell_step(
         first_u, second_u, third_u, skip, c, w_f, w_r, b_f, b_r, 1.0,
         SRU, BLOCKS, BLOCKS == 4 or residual is not None, ACTIVATION, UPDATED_RESET,
@@ -212,7 +211,6 @@ def merged_kernel(
         h,
         row_mask[:, None] & mask[None, :],
     )
-    end = tl.load(target + row, row_mask, -1)
     tl.debug_barrier()  # several warps hold each c: all must have read the states before the store
     place = states + end[:, None] * state_width + column + channel[None, :]
     tl.store(place, c, (end >= 0)[:, None] & mask[None, :])

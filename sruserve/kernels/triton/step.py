@@ -6,9 +6,10 @@ import triton.language as tl
 from torch import Tensor
 
 from sruserve.kernels.cell import Cell
-from sruserve.kernels.triton.cell import SRU, cell_step
+from sruserve.kernels.triton.cell import cell_step
 from sruserve.kernels.triton.dependent import begins_early, fetch_early, wait_for_launches
 from sruserve.kernels.triton.linear import (
+    add_bias,
     add_dots,
     add_product,
     capability,
@@ -112,7 +113,7 @@ def triton_step(
     if not rows:
         return out
     depth = min(tile.depth, triton.next_power_of_2(inputs)) if tile.vector else tile.depth
-    early = begins_early(capability(x.device))
+    early = begins_early(tile, capability(x.device))
     with torch.cuda.device_of(x):  # Triton launches on the current device
         step_kernel[(-(-width // tile.columns), -(-rows // tile.rows))](
             x,
@@ -211,9 +212,13 @@ def step_kernel(
         for plane in tl.static_range(BLOCKS):
             fetch_early(weight, plane * WIDTH + channel, BLOCKS * WIDTH, IN)
         wait_for_launches()
-    # If registers can hold them, load these first: they arrive while the product is computed.
-    EARLY: tl.constexpr = not VECTOR and BLOCKS * ROWS * CHANNELS <= 3 * 128 * 64
-    if EARLY:
+    # Load first what registers can hold: it arrives while the product is computed.
+    EARLY_STATES: tl.constexpr = BLOCKS * ROWS * CHANNELS <= 3 * 128 * 64
+    EARLY_GATES: tl.constexpr = CHANNELS <= 16
+    if EARLY_GATES:
+        end = tl.load(target + row, row_mask, -1)
+        w_f, w_r, b_f, b_r = load_gates(weight_c, bias, channel, mask, WIDTH)
+    if EARLY_STATES:
         c = load_state(states, source, row, row_mask, channel, mask, state_width, column)
         skip = load_skip(residual, residual_index, row, row_mask, channel, mask, WIDTH)
     x_row = picked(x_index, row, row_mask)
@@ -249,7 +254,7 @@ def step_kernel(
                 third_u = add_product(third_u, left, right_3)
             if BLOCKS > 3:
                 fourth_u = add_product(fourth_u, left, right_4)
-    if not EARLY:
+    if not EARLY_STATES:
         c = load_state(states, source, row, row_mask, channel, mask, state_width, column)
         skip = load_skip(residual, residual_index, row, row_mask, channel, mask, WIDTH)
     # Round the products to the dtype in which the scan would read them.
@@ -263,12 +268,8 @@ def step_kernel(
         skip = rounded(fourth_u, weight_bias, 3 * WIDTH + channel, mask, dtype)
     else:
         skip = skip.to(tl.float32) * scale
-    w_f, w_r, b_f, b_r = 0.0, 0.0, 0.0, 0.0
-    if KIND == SRU:
-        w_f = tl.load(weight_c + channel, mask, 0.0)[None, :]
-        w_r = tl.load(weight_c + WIDTH + channel, mask, 0.0)[None, :]
-        b_f = tl.load(bias + channel, mask, 0.0)[None, :]
-        b_r = tl.load(bias + WIDTH + channel, mask, 0.0)[None, :]
+    if not EARLY_GATES:
+        w_f, w_r, b_f, b_r = load_gates(weight_c, bias, channel, mask, WIDTH)
     h, c = cell_step(
         first_u, second_u, third_u, skip, c, w_f, w_r, b_f, b_r, keep,
         KIND, BLOCKS, BLOCKS == 4 or residual is not None, ACTIVATION, UPDATED_RESET,
@@ -278,7 +279,8 @@ def step_kernel(
         h.to(dtype),
         row_mask[:, None] & mask[None, :],
     )
-    end = tl.load(target + row, row_mask, -1)
+    if not EARLY_GATES:
+        end = tl.load(target + row, row_mask, -1)
     if VECTOR:
         # Several warps hold each c: all must have read the states before one replaces them.
         tl.debug_barrier()
@@ -295,6 +297,20 @@ def load_state(states, source, row, row_mask, channel, mask, state_width, column
 
 
 @triton.jit
+def load_gates(weight_c, bias, channel, mask, WIDTH: tl.constexpr):
+    """Load an SRU's weights of c and biases, each (1, channels); zeros for other cells."""
+    if weight_c is None:
+        none = tl.zeros([1, channel.shape[0]], tl.float32)
+        return none, none, none, none
+    else:
+        w_f = tl.load(weight_c + channel, mask, 0.0)[None, :]
+        w_r = tl.load(weight_c + WIDTH + channel, mask, 0.0)[None, :]
+        b_f = tl.load(bias + channel, mask, 0.0)[None, :]
+        b_r = tl.load(bias + WIDTH + channel, mask, 0.0)[None, :]
+        return w_f, w_r, b_f, b_r
+
+
+@triton.jit
 def load_skip(residual, index, row, row_mask, channel, mask, WIDTH: tl.constexpr):
     if residual is None:
         return tl.zeros([row.shape[0], channel.shape[0]], tl.float32)
@@ -307,5 +323,5 @@ def load_skip(residual, index, row, row_mask, channel, mask, WIDTH: tl.constexpr
 def rounded(product, bias, column, mask, DTYPE: tl.constexpr):
     """Return a plane of the product with its bias, rounded to the dtype, in float32."""
     if bias is not None:
-        product += tl.load(bias + column, mask, 0.0).to(tl.float32)[None, :]
+        product = add_bias(product, bias, column, mask)
     return product.to(DTYPE).to(tl.float32)

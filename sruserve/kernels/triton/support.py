@@ -16,8 +16,6 @@ def is_used(name: Candidate, capability: Capability) -> bool:
 
 def why_not(name: Candidate, capability: Capability) -> str:
     """Why a variant cannot run on GPUs of this capability; an empty string if it can."""
-    if name is Candidate.DEPENDENT_LAUNCH and capability < (9, 0):
-        return "programmatic dependent launch needs compute capability 9.0 or higher"
     # Ampere has one instruction for all tiles. On Hopper and Blackwell 3.6 and 3.7 take another one
     # for 8 columns than for more, whose sums round differently; 3.9 does not (compiled).
     own_instructions = capability[0] in (9, 10)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from sruserve.kernels.candidates import Candidate, chosen
+from sruserve.kernels.candidates import Candidate
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,16 +29,13 @@ class ScanTile:
 SCAN_FLOAT32 = ScanTile(channels=32, steps=8, stages=6, warps=1)
 SCAN_16_BIT = ScanTile(channels=64, steps=8, stages=6, warps=1)
 SCAN_16_BIT_FEW = ScanTile(channels=32, steps=8, stages=6, warps=1)
-SCAN_16_BIT_WIDE = ScanTile(channels=128, steps=8, stages=6, warps=2)
 
 
 def scan_tile(itemsize: int, channels: int) -> ScanTile:
     """Return the tile for a dtype of `itemsize` bytes and a number of (sequence, channel) pairs."""
     if itemsize == 4:
         return SCAN_FLOAT32
-    if channels <= 16_384:
-        return SCAN_16_BIT_FEW
-    return SCAN_16_BIT_WIDE if Candidate.WIDE_SCAN in chosen else SCAN_16_BIT
+    return SCAN_16_BIT_FEW if channels <= 16_384 else SCAN_16_BIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +48,7 @@ class LinearTile:
     stages: number of stages, in flight or in use.
     warps: number of warps of 32 threads.
     vector: multiply each row alone, without tensor cores; for few rows.
+    early: begin while the launch before ends, on a GPU that can (`triton.dependent`).
     """
 
     rows: int
@@ -59,40 +57,59 @@ class LinearTile:
     stages: int
     warps: int
     vector: bool = False
+    early: bool = False
 
 
 # Tiles of 16-bit types have 64 rows or more and 4 or 8 warps, as Hopper's `wgmma` requires. Smaller
 # tiles use another instruction, whose sums round differently.
-LINEAR_HOPPER_WIDE = LinearTile(rows=128, columns=256, depth=64, stages=4, warps=8)
+LINEAR_HOPPER_WIDE = LinearTile(rows=128, columns=256, depth=64, stages=3, warps=8)
+LINEAR_DESCRIPTORS = LinearTile(rows=128, columns=256, depth=64, stages=3, warps=8)
 LINEAR_HOPPER = LinearTile(rows=128, columns=128, depth=64, stages=4, warps=8)
 LINEAR_AMPERE_WIDE = LinearTile(rows=128, columns=128, depth=32, stages=4, warps=8)
 LINEAR_AMPERE = LinearTile(rows=128, columns=64, depth=32, stages=4, warps=4)
 LINEAR_FLOAT32 = LinearTile(rows=64, columns=64, depth=16, stages=3, warps=4)
-LINEAR_DECODE = LinearTile(rows=64, columns=16, depth=128, stages=6, warps=4)
+LINEAR_DECODE = LinearTile(rows=64, columns=16, depth=128, stages=10, warps=4, early=True)
 LINEAR_DECODE_AMPERE = LinearTile(rows=64, columns=16, depth=128, stages=4, warps=4)
 LINEAR_DECODE_FLOAT32 = LinearTile(rows=16, columns=16, depth=32, stages=3, warps=4)
-LINEAR_DECODE_NARROW = LinearTile(rows=64, columns=8, depth=128, stages=6, warps=4)
-LINEAR_LARGE_BATCH = LinearTile(rows=64, columns=64, depth=64, stages=5, warps=4)
-STEP_HOPPER = LinearTile(rows=64, columns=16, depth=128, stages=4, warps=4)
-STEP_NARROW = LinearTile(rows=64, columns=8, depth=128, stages=4, warps=4)
+LINEAR_DECODE_NARROW = LinearTile(rows=64, columns=8, depth=128, stages=6, warps=4, early=True)
+LINEAR_MIDDLE_BATCH = LinearTile(rows=64, columns=32, depth=128, stages=4, warps=4)
+LINEAR_LARGE_BATCH = LinearTile(rows=64, columns=64, depth=128, stages=4, warps=4)
+LINEAR_LARGE_BATCH_AMPERE = LinearTile(rows=64, columns=64, depth=64, stages=5, warps=4)
+STEP_HOPPER = LinearTile(rows=64, columns=16, depth=128, stages=5, warps=4, early=True)
+STEP_NARROW = LinearTile(rows=64, columns=8, depth=128, stages=4, warps=4, early=True)
 STEP_AMPERE = LinearTile(rows=64, columns=16, depth=64, stages=4, warps=4)
 STEP_FLOAT32 = LinearTile(rows=16, columns=16, depth=32, stages=3, warps=4)
+STEP_MIDDLE_BATCH = LinearTile(rows=64, columns=32, depth=64, stages=4, warps=4)
 STEP_LARGE_BATCH = LinearTile(rows=128, columns=64, depth=64, stages=3, warps=8)
 STEP_LARGE_BATCH_AMPERE = LinearTile(rows=64, columns=32, depth=32, stages=4, warps=4)
-LINEAR_VECTOR = tuple(LinearTile(n, 4, 2048, 1, 4, vector=True) for n in (1, 2, 4, 8))
-STEP_VECTOR = tuple(LinearTile(n, 8, 512, 1, 4, vector=True) for n in (1, 2, 4, 8))
-MERGED_STEP = tuple(LinearTile(n, 16, 512, 1, 8, vector=True) for n in (1, 2))
+LINEAR_VECTOR = (
+    LinearTile(rows=1, columns=4, depth=2048, stages=1, warps=8, vector=True, early=True),
+    LinearTile(rows=2, columns=2, depth=2048, stages=1, warps=4, vector=True),
+    LinearTile(rows=4, columns=4, depth=2048, stages=1, warps=4, vector=True),
+    LinearTile(rows=8, columns=4, depth=2048, stages=1, warps=4, vector=True),
+)
+STEP_VECTOR = (
+    LinearTile(rows=1, columns=8, depth=512, stages=1, warps=4, vector=True, early=True),
+    LinearTile(rows=2, columns=4, depth=512, stages=1, warps=4, vector=True),
+    LinearTile(rows=4, columns=8, depth=512, stages=1, warps=4, vector=True),
+    LinearTile(rows=8, columns=8, depth=512, stages=1, warps=4, vector=True),
+)
+MERGED_STEP = tuple(LinearTile(n, 16, 512, 1, 8, vector=True, early=True) for n in (1, 2))
 MERGED_ROWS = 2  # streams up to which a step may merge; more have too many sums to add to
 MERGED_WIDTH = 1024  # of the widest projection that registers hold beside a layer's weight
 SAMPLE_VOCABULARY = 4096  # the most tokens that one program can sort
 
-# The columns of all tiles but vector ones, or None for each its own. Sums are meant to be the same
-# for any columns; `python -m bench.gpu --groups bits` shows it on a device. Where it shows other
-# bits, set 32, the most that fits with four gates: long inputs are then slower.
+# The columns of all tiles but vector ones, or None for each its own. Sums are the same for any
+# columns on an H100; `python -m bench.gpu --groups bits` shows it on another device. Where it shows
+# other bits, set 32, the most that fits with four gates: long inputs are then slower.
 SHARED_COLUMNS: int | None = None
 
-_VECTOR_ROWS = 15  # rows up to which reading the weight bounds a step, even without tensor cores
-_LARGE_BATCH = 256  # rows from which arithmetic bounds a step
+# Rows up to which tensor cores gain nothing in a step, by the size of the dtype.
+_VECTOR_ROWS = {2: 2, 4: 15}
+# Tiles of a step on Hopper, from so many rows on, in the order in which they are looked up.
+_LINEAR_HOPPER_STEPS = ((1024, LINEAR_LARGE_BATCH), (256, LINEAR_MIDDLE_BATCH), (1, LINEAR_DECODE))
+_STEP_HOPPER_STEPS = ((512, STEP_LARGE_BATCH), (256, STEP_MIDDLE_BATCH), (1, STEP_HOPPER))
+_LARGE_BATCH = 256  # rows from which arithmetic bounds a step on other GPUs, in `fast`
 _NARROW_ROWS = 64  # rows of one program: more of them would read the weight again
 _WIDE = 1024  # above so many outputs the wide tile fills a GPU even with a few thousand rows
 
@@ -111,33 +128,34 @@ def decode_tile(
 ) -> LinearTile:
     """Return the tile of a product in one step of `rows` streams.
 
-    fast: choose by the number of rows; a row's last bits then depend on it.
+    fast: choose a vector tile for few rows; a row's last bits then depend on their number.
     """
-    if fast and rows <= _VECTOR_ROWS:
+    if fast and rows <= _VECTOR_ROWS[dtype.itemsize]:
         return _vector(LINEAR_VECTOR, rows)
     if dtype is torch.float32:
         return with_shared_columns(LINEAR_DECODE_FLOAT32)
-    if rows >= _LARGE_BATCH and (fast or Candidate.CROWD_TILES in chosen):
-        return with_shared_columns(LINEAR_LARGE_BATCH)
     if _is_narrow(rows, capability):
         return LINEAR_DECODE_NARROW
-    return with_shared_columns(LINEAR_DECODE if capability[0] == 9 else LINEAR_DECODE_AMPERE)
+    if capability[0] == 9:
+        return _from_rows(_LINEAR_HOPPER_STEPS, rows)
+    large = fast and rows >= _LARGE_BATCH
+    return with_shared_columns(LINEAR_LARGE_BATCH_AMPERE if large else LINEAR_DECODE_AMPERE)
 
 
 def step_tile(
     rows: int, dtype: torch.dtype, capability: tuple[int, int], fast: bool = False
 ) -> LinearTile:
     """Return the tile of one step of `rows` streams; `fast` as for `decode_tile`."""
-    if fast and rows <= _VECTOR_ROWS:
+    if fast and rows <= _VECTOR_ROWS[dtype.itemsize]:
         return _vector(STEP_VECTOR, rows)
     if dtype is torch.float32:
         return with_shared_columns(STEP_FLOAT32)
-    hopper = capability[0] == 9
     if _is_narrow(rows, capability):
         return STEP_NARROW
-    if rows >= _LARGE_BATCH and (fast or Candidate.CROWD_TILES in chosen):
-        return with_shared_columns(STEP_LARGE_BATCH if hopper else STEP_LARGE_BATCH_AMPERE)
-    return with_shared_columns(STEP_HOPPER if hopper else STEP_AMPERE)
+    if capability[0] == 9:
+        return _from_rows(_STEP_HOPPER_STEPS, rows)
+    large = fast and rows >= _LARGE_BATCH
+    return with_shared_columns(STEP_LARGE_BATCH_AMPERE if large else STEP_AMPERE)
 
 
 def merged_tile(rows: int) -> LinearTile:
@@ -206,6 +224,10 @@ def sample_warps(vocabulary: int) -> int:
 def with_shared_columns(tile: LinearTile) -> LinearTile:
     """Return the tile with `SHARED_COLUMNS`, if they are set."""
     return tile if SHARED_COLUMNS is None else replace(tile, columns=SHARED_COLUMNS)
+
+
+def _from_rows(steps: tuple[tuple[int, LinearTile], ...], rows: int) -> LinearTile:
+    return with_shared_columns(next(tile for least, tile in steps if max(rows, 1) >= least))
 
 
 def _is_narrow(rows: int, capability: tuple[int, int]) -> bool:
