@@ -1,6 +1,6 @@
 // The state as a picture: a band for each layer, a column for each moment.
 
-import { keptStates } from "./kept.js";
+import { keptStates } from "./prefixes.js";
 
 const MAX_COLUMNS = 160;
 const MAX_WAITING = 64;
@@ -101,8 +101,8 @@ export class Strip {
     const { size } = view.entries[0];
     this.canvas.style.setProperty("--bands", view.entries.length);
     this.caption.textContent =
-      `Each column is the whole state at one moment: ${view.entries.length} bands of ${size} ` +
-      "numbers, however long the text.";
+      "The memory as a picture, a column for each moment: " +
+      `${view.entries.length * size} numbers, however long the text.`;
     this.#draw();
   }
 
