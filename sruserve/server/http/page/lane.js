@@ -9,8 +9,8 @@ import { Strip } from "./strip.js";
 /**
  * Shows a `TextStream`.
  *
- * name: such as `Text 1`. fork: `{name, position}` of the stream that it is a fork of, or null. seed: of its sampler, or null
- * if only its state has it.
+ * name: such as `Text 1`. fork: `{name, position}` of the stream that it is a fork of, or null.
+ * seed: of its sampler, or null if only its state has it.
  * actions: `more()`: how many tokens to write; `fork(lane, position)`; `remove(lane)`.
  */
 export class Lane {
@@ -82,7 +82,8 @@ export class Lane {
     });
     this.copied = element("p", { class: "quiet copied", role: "status", hidden: true });
     this.problem = element("p", { class: "problem", role: "alert", hidden: true });
-    const origin = this.fork ? `goes on from ${this.fork.name}, character ${this.fork.position}` : "";
+    const { fork } = this;
+    const origin = fork ? `goes on from ${fork.name}, character ${fork.position}` : "";
     const seed = this.seed === null ? "seed in its memory" : `seed ${this.seed}`;
     this.element = element(
       "article",

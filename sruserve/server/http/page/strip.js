@@ -114,7 +114,7 @@ export class Strip {
     Object.assign(this.canvas, { width, height });
     const paint = this.canvas.getContext("2d");
     const style = getComputedStyle(this.canvas);
-    const colours = [style.getPropertyValue("--high"), style.getPropertyValue("--low")];
+    const colours = [style.getPropertyValue("--accent"), style.getPropertyValue("--low")];
     const bands = this.#columns[0]?.entries.length ?? 0;
     const across = width / Math.max(this.#columns.length, FEWEST_COLUMNS);
     for (let band = 0; band < bands; band += 1) {

@@ -9,6 +9,7 @@ const SHOWN = 90; // characters of the end of the long text
 const KEYSTROKE_MS = 350;
 const BEGINNING = "JULIET:\nGood night, good night! And when the morning comes, ";
 const WITH = "Characters read, with the memory";
+const WITHOUT = "Without it, for each letter all of the text";
 const ENDINGS = [3, 6, 2]; // seeds of the sampler
 const ENDING = { temperature: 0.5, max_tokens: 140 };
 
@@ -79,7 +80,8 @@ export class Tour {
     const size = this.memory.length;
     this.#say(
       "A long text was read, once.",
-      `It would fill ${Math.round(length / PRINTED_PAGE)} printed pages (a few sentences, over and over). ` +
+      `It would fill ${Math.round(length / PRINTED_PAGE)} printed pages ` +
+        "(a few sentences, over and over). " +
         `All that the model keeps of it is a memory of ${bytes(size)}. ` +
         "The server gave it to this page, and kept nothing.",
     );
@@ -91,7 +93,8 @@ export class Tour {
     const { long, typed, model } = this;
     this.#say(
       "Now somebody types on.",
-      "Each letter is sent with the memory, and a new memory comes back. The long text is not sent.",
+      "Each letter is sent with the memory, and a new memory comes back. " +
+        "The long text is not sent.",
     );
     let state = this.memory;
     let all = 0;
@@ -100,14 +103,15 @@ export class Tour {
       ({ state } = await this.#classify(typed[count - 1], state, true, signal));
       all += long.length + count;
       this.#draw(long, typed.slice(0, count));
-      this.#compare([WITH, grouped(count), count / all], ["Without it, for each letter all of the text", grouped(all), 1]);
+      this.#compare([WITH, grouped(count), count / all], [WITHOUT, grouped(all), 1]);
     }
     this.answer = await this.#classify("", state, false, signal);
     const { label, score } = this.answer;
     this.#say(
       "Somebody typed on.",
-      `The model read ${typed.length} characters and nothing else. (${model.description ?? model.id}) ` +
-        `It answers “${label}”, ${percent(score)} sure. Is it so if everything is read again?`,
+      `The model read ${typed.length} characters and nothing else. ` +
+        `(${model.description ?? model.id}) It answers “${label}”, ${percent(score)} sure. ` +
+        "Would it say so after reading everything again?",
     );
   }
 
@@ -116,11 +120,15 @@ export class Tour {
     const answer = await this.#classify(text, null, false, signal);
     const isSame = JSON.stringify(answer.scores) === JSON.stringify(this.answer.scores);
     const says = ({ label, score }) => `“${label}”, ${100 * score} % sure`;
-    if (isSame) this.#say("The same answer, to the last digit:", `${says(answer)}. The memory lost nothing.`);
-    else this.#say("Not the same:", `${says(answer)}. With the memory: ${says(this.answer)}.`);
+    this.#say(
+      isSame ? "The same answer, to the last digit:" : "Not the same:",
+      `${says(answer)}. ` +
+        (isSame ? "The memory lost nothing." : `With the memory: ${says(this.answer)}.`),
+    );
     const { length: read } = this.typed;
     const { length: all } = text;
-    this.#compare([WITH, grouped(read), read / all], ["With everything read again", grouped(all), 1]);
+    const other = ["With everything read again", grouped(all), 1];
+    this.#compare([WITH, grouped(read), read / all], other);
   }
 
   async #goOn(signal) {
@@ -134,8 +142,10 @@ export class Tour {
     );
     this.#say(
       "One memory, three endings.",
-      "Another model, which writes, read this beginning once. Three copies of its memory went on, each from exactly there. " +
-        `The memory has ${bytes(state.length)}: more than these lines, but no more for a whole book. ` +
+      "A model that writes has read this beginning, once. " +
+        "Three copies of its memory went on, each from exactly there. " +
+        `The memory has ${bytes(state.length)}: ` +
+        "more than these lines, but no more for a whole book. " +
         "In the tab Generate you can send one to somebody as a link.",
     );
     this.#draw(BEGINNING);

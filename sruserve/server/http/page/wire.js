@@ -34,18 +34,24 @@ export class Wire {
     this.largest = Math.max(this.largest, received.length);
     this.last.replaceChildren(...sentence(read, read + characterCount(history), sent));
     this.sums.textContent =
-      `So far: ${characters(this.read)}. Without the memory, it would be ${grouped(this.repeated)}: all of ` +
-      `the text each time it changes. ${inBytes(this.largest, byteLength(history + chunk))}`;
+      `So far: ${characters(this.read)}. Without the memory, it would be ` +
+      `${grouped(this.repeated)}: all of the text each time it changes. ` +
+      inBytes(this.largest, byteLength(history + chunk));
   }
 }
 
 /** What was read of a text of `whole` characters, and the memory that stood for the others. */
 function sentence(read, whole, state) {
   const strong = (text) => element("strong", {}, text);
-  if (!read) return ["Read: ", strong("nothing"), ". The browser had kept the memory of this point."];
-  if (!state) return ["Read: ", strong(characters(read)), ", from the beginning: no memory of them was kept."];
-  const others = `. A memory of ${bytes(state.length)} stood for the others.`;
-  return ["Read: ", strong(`${characters(read)} of ${grouped(whole)}`), others];
+  const parts = !read
+    ? [strong("nothing"), ". The browser had kept the memory of this point."]
+    : !state
+      ? [strong(characters(read)), ", from the beginning: no memory of them was kept."]
+      : [
+          strong(`${characters(read)} of ${grouped(whole)}`),
+          `. A memory of ${bytes(state.length)} stood for the others.`,
+        ];
+  return ["Read: ", ...parts];
 }
 
 /** Bytes compared with bytes: those of the largest state that was sent, and those of the text. */
