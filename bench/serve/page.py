@@ -55,7 +55,7 @@ new Promise((done) => {
   look();
 })
 """
-# The page shows with each reply what went over the wire.
+# The page says with each reply what was read for it.
 _WATCH = """
 window.field = document.querySelector("#classify-text");
 window.drawn = null;
@@ -69,7 +69,7 @@ const look = () => {
   requestAnimationFrame(() => setTimeout(() => window.drawn(performance.now() - since)));
 };
 const all = { subtree: true, childList: true, characterData: true, attributes: true };
-new MutationObserver(look).observe(document.querySelector("#classify-wire"), all);
+new MutationObserver(look).observe(document.querySelector("#classify-sent"), all);
 """
 _NEXT = "window.next = new Promise((done) => (window.drawn = done)); 0"
 

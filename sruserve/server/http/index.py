@@ -1,6 +1,6 @@
 """`GET /`: a page for browsers, and the names of other routes for programs.
 
-The page is plain files. Its scripts call the same routes as any client. Its style and first script
+The page is plain files. Its scripts call the same routes as any client. Its first style and script
 travel inside of it, so that the first paint waits for one reply alone.
 """
 
@@ -21,7 +21,7 @@ from sruserve.server.http.static_files import NOT_MODIFIED, StaticFile, StaticFi
 from sruserve.server.json_output import json_bytes
 
 _FOLDER = Path(__file__).parent / "page"
-_PAGE, _STYLE, _START = "index.html", "page.css", "start.js"
+_PAGE, _STYLE, _START = "index.html", "first.css", "start.js"
 # What takes the place of a link to a file: the file between two tags.
 _INLINED = {
     _STYLE: (f'<link rel="stylesheet" href="/page/{_STYLE}">', "<style>", "</style>"),
@@ -34,9 +34,9 @@ _INLINED = {
 _NAMES = tuple(sorted({file.name for file in _FOLDER.iterdir()} - {_PAGE, *_INLINED}))
 _VARY = (b"vary", b"Accept")
 _POLICY = (
-    "default-src 'none'; script-src 'self' {start.js}; style-src {page.css}; img-src 'self'; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
-    "require-trusted-types-for 'script'; trusted-types 'none'"
+    "default-src 'none'; script-src 'self' {start.js}; style-src 'self' {first.css}; "
+    "img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 )
 _ROUTES = {"documentation": "/docs", "models": "/v1/models", "metrics": "/metrics"}
 

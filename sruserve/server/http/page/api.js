@@ -1,6 +1,4 @@
-// Requests to the server: the key, errors as sentences, and a server that restarts.
-
-import { readEvents } from "./events.js";
+// Requests to the server: the key, events, errors as sentences, and a server that restarts.
 
 const FIRST_WAIT_MS = 200;
 const LONGEST_WAIT_MS = 2000;
@@ -127,6 +125,26 @@ export class Api {
       if (response.status !== 401) throw problem;
       await this.keys.ask(key, problem);
     }
+  }
+}
+
+/** The data of each event, in order. */
+async function* readEvents(body) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  try {
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) return;
+      const blocks = (rest + value).split("\n\n");
+      rest = blocks.pop();
+      for (const block of blocks) {
+        const lines = block.split("\n").filter((line) => line.startsWith("data:"));
+        if (lines.length) yield lines.map((line) => line.slice(5).trimStart()).join("\n");
+      }
+    }
+  } finally {
+    reader.cancel().catch(() => {}); // a reader that stops early ends the request
   }
 }
 

@@ -9,6 +9,8 @@ import { startModels } from "./models.js";
 import { startScore } from "./score.js";
 import { startTabs } from "./tabs.js";
 import { startTag } from "./tag.js";
+import { Tour } from "./tour.js";
+import { startTranslate } from "./translate.js";
 
 // The panels of tasks, in the order of their tabs.
 const PANELS = [
@@ -16,6 +18,7 @@ const PANELS = [
   ["generate", "generate", (api, models) => new Generate(api, models)],
   ["score", "generate", startScore],
   ["tag", "tag", startTag],
+  ["translate", "translate", startTranslate],
 ];
 
 async function start() {
@@ -23,15 +26,16 @@ async function start() {
     say(byId("away"), away ? "The server does not answer. Waiting for it; nothing is lost." : "");
   });
   const { data } = await api.get("/v1/models");
-  const usable = data.filter(({ streams, vocab_size: size }) => streams && size !== null);
+  const usable = data.filter(
+    ({ task, streams, vocab_size: size }) => size !== null && (streams || task === "translate"),
+  );
   const ofTask = (task) => usable.filter((model) => model.task === task);
   const panels = PANELS.filter(([, task]) => ofTask(task).length);
   const names = panels.map(([name]) => name);
-  byId("try-long").hidden = !names.includes("classify");
-  byId("try-fork").hidden = !names.includes("generate");
   startTabs([...names, "models"]); // before the panels, since what is hidden cannot scroll
   for (const [, task, startPanel] of panels) startPanel(api, ofTask(task));
   startModels(api);
+  new Tour(api, ofTask("classify"), ofTask("generate"));
 }
 
 async function startOrSay() {

@@ -4,8 +4,6 @@ import { byId, element, say } from "./dom.js";
 import { percent } from "./format.js";
 import { Typing } from "./typing.js";
 
-const REPEATS = 200; // of an example, as a long text
-
 /** Start the panel. models: those that classify texts and can stream. */
 export function startClassify(api, models) {
   const bars = new Bars(byId("classify-labels"));
@@ -34,11 +32,6 @@ export function startClassify(api, models) {
 
   drawLabels(typing.model);
   typing.picker.addEventListener("change", () => drawLabels(typing.model));
-  byId("try-long").addEventListener("click", () => {
-    byId("tab-classify").click();
-    typing.type(typing.example, `${typing.example} `.repeat(REPEATS));
-  });
-  byId("try-long").disabled = false;
 }
 
 /** A bar for each label. */

@@ -1,7 +1,6 @@
 // Generate: streams of text, side by side.
 
-import { byId, prefersStillness, say } from "./dom.js";
-import { bytes, characterStart } from "./format.js";
+import { byId, say } from "./dom.js";
 import { Lane } from "./lane.js";
 import { LINK, readLink } from "./link.js";
 import { TextStream } from "./text_stream.js";
@@ -23,14 +22,13 @@ export class Generate {
     this.list = byId("generate-lanes");
     this.empty = byId("generate-empty");
     this.problem = byId("generate-problem");
-    this.story = byId("generate-story");
     modelPicker(byId("generate-model"), models);
     this.form.addEventListener("submit", (event) => {
       event.preventDefault();
       this.#begin();
     });
-    byId("try-fork").addEventListener("click", () => this.demonstrate());
-    byId("try-fork").disabled = false;
+    const { parentElement: settings } = this.form.querySelector("summary");
+    this.form.addEventListener("invalid", () => (settings.open = true), true);
     addEventListener("hashchange", () => this.openLink());
     this.openLink();
   }
@@ -52,35 +50,6 @@ export class Generate {
     this.#add(stream, seed).strip.add(checkpoint);
   }
 
-  /** Write a text, and fork it in the middle: what a state is good for. */
-  async demonstrate() {
-    byId("tab-generate").click();
-    const { prompt } = this.form.elements;
-    if (!prompt.value) prompt.value = prompt.defaultValue;
-    if (!this.form.reportValidity() || !this.#hasRoom(1 + FORKS)) return;
-    say(this.story, "1 of 2: The model writes. Its state comes with the text, and the page keeps many.");
-    const { lane, written } = this.#begin();
-    await written;
-    const { length } = lane.stream.text;
-    if (!this.#lanes.includes(lane) || lane.stream.running || lane.stream.problem) {
-      say(this.story, "");
-      return;
-    }
-    const middle = characterStart(lane.stream.text, (prompt.value.length + length) >> 1);
-    const { at, state } = lane.stream.nearest(middle);
-    const position = at || middle;
-    lane.choose(position);
-    const isForked = await this.#fork(lane, position);
-    const from = at
-      ? `a copy of the same state of ${bytes(state.length)}. The text before it was not sent again. `
-      : "a copy of the same state. ";
-    const sentence =
-      `2 of 2: Two more go on from character ${position}, each from ${from}` +
-      "What they share is shaded. Go back with a slider, or hand on a text by its link.";
-    say(this.story, isForked ? sentence : "");
-    this.story.scrollIntoView({ behavior: prefersStillness() ? "auto" : "smooth" });
-  }
-
   #readLink() {
     try {
       return readLink(location.hash);
@@ -93,7 +62,7 @@ export class Generate {
   /** Whether there is room for more streams; says so if not. */
   #hasRoom(count) {
     const room = this.#lanes.length + count <= MAX_LANES;
-    say(this.problem, room ? "" : `At most ${MAX_LANES} streams fit here: remove some first.`);
+    say(this.problem, room ? "" : `At most ${MAX_LANES} texts fit here: remove some first.`);
     return room;
   }
 
@@ -101,9 +70,9 @@ export class Generate {
     const { elements } = this.form;
     if (!elements.prompt.value) {
       say(this.problem, "Write a beginning first.");
-      return null;
+      return;
     }
-    if (!this.#hasRoom(1)) return null;
+    if (!this.#hasRoom(1)) return;
     const seed =
       elements.seed.value === ""
         ? Math.floor(Math.random() * MAX_SEED)
@@ -116,8 +85,7 @@ export class Generate {
     const start = { at: 0, state: null, seed };
     const interval = this.#interval(options.model);
     const stream = new TextStream(this.api, options, elements.prompt.value, [start], interval);
-    const lane = this.#add(stream, seed);
-    return { lane, written: lane.run() };
+    this.#add(stream, seed).run();
   }
 
   /** Characters between two states: more of them where a state is large. */
@@ -129,7 +97,7 @@ export class Generate {
   /** Show a stream at the end, or a fork after `before`. */
   #add(stream, seed, fork = null, before = null) {
     this.#made += 1;
-    const lane = new Lane(this.api, stream, `Stream ${this.#made}`, fork, seed, {
+    const lane = new Lane(this.api, stream, `Text ${this.#made}`, fork, seed, {
       more: () => Number(this.form.elements.max_tokens.value),
       fork: (from, position) => this.#fork(from, position),
       remove: (which) => {
@@ -145,9 +113,8 @@ export class Generate {
     return lane;
   }
 
-  /** Fork a stream; returns whether that worked. */
   async #fork(from, position) {
-    if (!this.#hasRoom(FORKS)) return false;
+    if (!this.#hasRoom(FORKS)) return;
     try {
       const seeds = Array.from(
         { length: FORKS },
@@ -163,10 +130,8 @@ export class Generate {
         lane.strip.begin(from.strip, position);
         lane.run().then(() => lane.showFork());
       }
-      return true;
     } catch (error) {
       from.fail(error);
-      return false;
     }
   }
 

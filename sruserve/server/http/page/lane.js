@@ -9,8 +9,8 @@ import { Strip } from "./strip.js";
 /**
  * Shows a `TextStream`.
  *
- * name: such as `Stream 1`. fork: `{name, position}` of the stream that it is a fork of, or null. seed: of its sampler, or null
- * if only its state has it.
+ * name: such as `Text 1`. fork: `{name, position}` of the stream that it is a fork of, or null.
+ * seed: of its sampler, or null if only its state has it.
  * actions: `more()`: how many tokens to write; `fork(lane, position)`; `remove(lane)`.
  */
 export class Lane {
@@ -66,7 +66,7 @@ export class Lane {
     this.caption = element(
       "p",
       { class: "quiet caption" },
-      "The state is drawn as the text comes.",
+      "The memory is drawn as the text comes.",
     );
     const input = () => this.choose(Number(this.slider.value));
     this.slider = element("input", { type: "range", step: "1", input, class: "rewind" });
@@ -82,8 +82,9 @@ export class Lane {
     });
     this.copied = element("p", { class: "quiet copied", role: "status", hidden: true });
     this.problem = element("p", { class: "problem", role: "alert", hidden: true });
-    const origin = this.fork ? `fork of ${this.fork.name} at ${this.fork.position}` : "";
-    const seed = this.seed === null ? "seed in its state" : `seed ${this.seed}`;
+    const { fork } = this;
+    const origin = fork ? `goes on from ${fork.name}, character ${fork.position}` : "";
+    const seed = this.seed === null ? "seed in its memory" : `seed ${this.seed}`;
     this.element = element(
       "article",
       { class: "lane card", "aria-label": this.name },
@@ -143,7 +144,7 @@ export class Lane {
           : "Continue here";
     this.forkButton.textContent = this.#position === null ? "Fork" : "Fork here";
     const last = this.stream.checkpoints.at(-1).state;
-    this.status.textContent = running ? "writing" : last ? `state ${bytes(last.length)} as sent` : "";
+    this.status.textContent = running ? "writing" : last ? `memory ${bytes(last.length)}` : "";
     this.element.classList.toggle("running", running);
     if (running || wasRunning) this.showEnd();
     this.link.hidden = true;

@@ -2,11 +2,14 @@
 
 import { byId, element, say } from "./dom.js";
 import { bytes, duration } from "./format.js";
-import { buckets, quantile, readSamples } from "./metrics.js";
 
 const POLL_MS = 2000;
 const COUNT = "sru_request_seconds_count";
 const BUCKET = "sru_request_seconds_bucket";
+
+// Of Prometheus' text format.
+const SAMPLE = /^(\w+)(?:\{(.*)\})? (\S+)/;
+const LABEL = /(\w+)="((?:[^"\\]|\\.)*)"/g;
 
 /** Start the panel, which polls only while it is seen. */
 export function startModels(api) {
@@ -79,4 +82,39 @@ function ofModel(samples, name, model) {
 
 function sum(samples) {
   return samples.reduce((total, { value }) => total + value, 0);
+}
+
+/** The samples of a text that have one of the names: `{name, labels, value}`. */
+function readSamples(text, names) {
+  const samples = [];
+  for (const line of text.split("\n")) {
+    const [, name, labels = "", value] = SAMPLE.exec(line) ?? [];
+    if (!names.includes(name)) continue;
+    const pairs = [...labels.matchAll(LABEL)].map(([, key, content]) => [key, content]);
+    samples.push({ name, labels: Object.fromEntries(pairs), value: Number(value) });
+  }
+  return samples;
+}
+
+/** Counts by upper bound, added over the samples of a histogram's buckets. */
+function buckets(samples) {
+  const counts = new Map();
+  for (const { labels, value } of samples) {
+    const bound = labels.le === "+Inf" ? Infinity : Number(labels.le);
+    counts.set(bound, (counts.get(bound) ?? 0) + value);
+  }
+  return new Map([...counts].sort(([one], [other]) => one - other));
+}
+
+/** The quantile of what came between two readings of a histogram; NaN if nothing came. */
+function quantile(share, before, after) {
+  const bounds = [...after.keys()];
+  const counts = bounds.map((bound) => after.get(bound) - (before.get(bound) ?? 0));
+  const wanted = share * counts.at(-1);
+  if (!(wanted > 0)) return NaN;
+  const index = counts.findIndex((count) => count >= wanted);
+  const low = index ? bounds[index - 1] : 0;
+  if (bounds[index] === Infinity) return low;
+  const below = index ? counts[index - 1] : 0;
+  return low + ((bounds[index] - low) * (wanted - below)) / (counts[index] - below);
 }

@@ -1,9 +1,15 @@
 // Follow a text that is being typed: send only what is new, with the state of what came before.
 
-import { keptStates } from "./kept.js";
 import { isRefusedState } from "./refused.js";
 
 const MAX_KEPT = 200;
+const MAX_CHARACTERS = 16e6; // of states: they are small for most models, and a megabyte for a few
+const FEWEST = 4;
+
+/** The number of states like `state` to keep, at most `most`. */
+export function keptStates(state, most) {
+  return Math.max(FEWEST, Math.min(most, Math.floor(MAX_CHARACTERS / state.length)));
+}
 
 /**
  * A text, and the states after some of its beginnings.

@@ -51,7 +51,9 @@ function mark({ text, bits }, mean) {
   if (bits === null) return element("span", {}, text);
   const level = Math.min(LEVELS - 1, Math.floor(bits / BITS_PER_LEVEL));
   const title = `${bits.toFixed(1)} bits; ${mean.toFixed(2)} bits per character so far`;
-  return element("span", { class: `tint-${level}`, title }, text);
+  const marked = element("span", { class: "surprise", title }, text);
+  marked.style.setProperty("--level", level);
+  return marked;
 }
 
 function sentence(tokens) {

@@ -1,6 +1,6 @@
 // The state as a picture: a band for each layer, a column for each moment.
 
-import { keptStates } from "./kept.js";
+import { keptStates } from "./prefixes.js";
 
 const MAX_COLUMNS = 160;
 const MAX_WAITING = 64;
@@ -101,8 +101,8 @@ export class Strip {
     const { size } = view.entries[0];
     this.canvas.style.setProperty("--bands", view.entries.length);
     this.caption.textContent =
-      `Each column is the whole state at one moment: ${view.entries.length} bands of ${size} ` +
-      "numbers, however long the text.";
+      "The memory as a picture, a column for each moment: " +
+      `${view.entries.length * size} numbers, however long the text.`;
     this.#draw();
   }
 
@@ -114,7 +114,7 @@ export class Strip {
     Object.assign(this.canvas, { width, height });
     const paint = this.canvas.getContext("2d");
     const style = getComputedStyle(this.canvas);
-    const colours = [style.getPropertyValue("--high"), style.getPropertyValue("--low")];
+    const colours = [style.getPropertyValue("--accent"), style.getPropertyValue("--low")];
     const bands = this.#columns[0]?.entries.length ?? 0;
     const across = width / Math.max(this.#columns.length, FEWEST_COLUMNS);
     for (let band = 0; band < bands; band += 1) {

@@ -2,7 +2,7 @@
 
 import { isAway } from "./api.js";
 import { characterStart } from "./format.js";
-import { keptStates } from "./kept.js";
+import { keptStates } from "./prefixes.js";
 import { isRefusedState, problemOf } from "./refused.js";
 
 const MAX_CHECKPOINTS = 256;

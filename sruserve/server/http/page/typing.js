@@ -9,7 +9,7 @@ const KEYSTROKE_MS = 55;
 const PAUSE_MS = 160; // after which the unfinished word counts as finished
 
 /**
- * Connects the field, the wire and the error of a panel.
+ * Connects the field, what is said below it, and the error of a panel.
  *
  * panel: the id of the panel, with which the ids of its parts begin.
  * models: those of the panel's task.
@@ -27,7 +27,7 @@ export class Typing {
   constructor(panel, models, { read, first, show, about, end }) {
     this.field = byId(`${panel}-text`);
     this.problem = byId(`${panel}-problem`);
-    this.wire = new Wire(byId(`${panel}-wire`), byId(`${panel}-sent`));
+    this.wire = new Wire(byId(`${panel}-sent`), byId(`${panel}-sums`));
     this.picker = modelPicker(byId(`${panel}-model`), models, about);
     this.read = read;
     this.first = first;
@@ -60,16 +60,12 @@ export class Typing {
     return this.picker.value;
   }
 
-  /** The first example for the chosen model. */
-  get example() {
-    return this.examples.find(({ hidden }) => !hidden).textContent;
-  }
-
   /** Read the field's text. */
   async follow() {
     const { field, prefixes } = this;
     if (field.selectionEnd === field.value.length) field.scrollTop = field.scrollHeight;
     let problem = "";
+    this.wire.count(field.value);
     try {
       await prefixes.follow(field.value);
     } catch (error) {
@@ -78,11 +74,10 @@ export class Typing {
     if (this.prefixes === prefixes) say(this.problem, problem);
   }
 
-  /** Type a text into the empty field, one character after another; what is `before` it at once. */
-  type(text, before = "") {
+  /** Type a text into the empty field, one character after another. */
+  type(text) {
     this.#stopTyping();
     const characters = prefersStillness() ? [text] : Array.from(text);
-    if (before) characters.unshift(before);
     this.field.value = "";
     this.#begin();
     const next = () => {
@@ -123,7 +118,6 @@ export class Typing {
         return this.end(model, entry.text, { ...this.first, state: null });
       });
       if (!isCurrent()) return;
-      this.wire.end(entry.state);
       this.show(entry, model);
     } catch (error) {
       say(this.problem, error.message);

@@ -14,6 +14,7 @@ from sruserve.server.http import index
 from tests.browser import opened
 from tests.server.http.page.conftest import Visitor
 from tests.server.http.page.test_generating import go_back, wait_drawn, wait_idle, write
+from tests.server.http.page.test_tour import IS_SHOWN
 from tests.server.processes import serving
 
 DOCS = Path(__file__).parents[4] / "docs"
@@ -51,7 +52,9 @@ def _with_digest(picture: bytes) -> bytes:
 def _take(visitor: Visitor, name: str, height: int) -> None:
     screen = {"width": 1120, "height": height, "deviceScaleFactor": 1, "mobile": False}
     visitor.page.call("Emulation.setDeviceMetricsOverride", **screen)
-    visitor.evaluate("document.activeElement.blur(); document.fonts.ready.then(() => true)")
+    visitor.evaluate(
+        "document.activeElement.blur(); scrollTo(0, 0); document.fonts.ready.then(() => true)"
+    )
     visitor.evaluate("new Promise((done) => setTimeout(done, 500))")  # bars move, and end
     picture = visitor.page.call("Page.captureScreenshot", format="png", optimizeForSpeed=False)
     (DOCS / name).write_bytes(_with_digest(b64decode(picture["data"])))
@@ -67,10 +70,12 @@ def main() -> None:
         page.call("Emulation.setScrollbarsHidden", hidden=True)
         visitor = Visitor(page, str(client.base_url).rstrip("/"))
         visitor.open()
-        visitor.click("#classify-examples button")
-        visitor.wait("document.querySelector('#classify-summary').textContent.includes('number')")
-        visitor.wait("requests.at(-1).body.input === '' && requests.at(-1).reply")
-        _take(visitor, "page-classify.png", 980)
+        visitor.click("#tour-start")
+        visitor.wait(IS_SHOWN)
+        for _ in range(2):
+            visitor.click("#tour-next")
+            visitor.wait(IS_SHOWN)
+        _take(visitor, "page-tour.png", 680)
         visitor.open("#tag")
         visitor.click("#tag-examples button", "Write to")
         visitor.wait("document.querySelectorAll('#tag-output mark').length === 3")

@@ -88,16 +88,36 @@ def test_a_description_is_text_and_never_markup(bundled: tuple[Visitor, httpx.Cl
     assert shown == ["<b>bold</b>", 0]
 
 
-def test_a_translator_is_listed_and_has_no_tab(bundled: tuple[Visitor, httpx.Client]) -> None:
+def test_a_translator_translates_the_text_that_the_field_has_last(
+    bundled: tuple[Visitor, httpx.Client],
+) -> None:
+    visitor, client = bundled
+    visitor.open("#translate")
+    output = "document.querySelector('#translate-output').textContent"
+    for text in ("iso: 5. M", "iso: 5. M\u00e4rz 2021"):
+        edit(visitor, "#translate-text", text)
+    body = {"model": "numbers", "input": text}
+    whole = client.post("/v1/translate", json=body).json()["results"][0]["text"]
+    assert whole == "2021-03-05"
+    visitor.wait(f"{output} === '{whole}'")
+    edit(visitor, "#translate-text", " ")
+    visitor.wait(f"{output} === ''")
+    assert visitor.evaluate("document.querySelector('#translate-problem').hidden")
+
+
+def test_a_translator_is_listed_and_no_choice_of_other_tasks(
+    bundled: tuple[Visitor, httpx.Client],
+) -> None:
     visitor, _ = bundled
     visitor.open("#models")
     visitor.wait("document.querySelectorAll('#models-rows tr').length === 5")
     tabs = "[...document.querySelectorAll('[role=tab]:not([hidden])')].map((tab) => tab.id)"
     assert visitor.evaluate(tabs) == [
-        "tab-classify", "tab-generate", "tab-score", "tab-tag", "tab-models",
+        "tab-classify", "tab-generate", "tab-score", "tab-tag", "tab-translate", "tab-models",
     ]  # fmt: skip
-    choices = "[...document.querySelectorAll('select option')].map((one) => one.value)"
-    assert "numbers" not in visitor.evaluate(choices)
+    choices = "[...document.querySelectorAll('{}')].map((one) => one.value)"
+    assert visitor.evaluate(choices.format("#translate-model option")) == ["numbers"]
+    assert visitor.evaluate(choices.format("option")).count("numbers") == 1
     row = "[...document.querySelector('#models-rows tr:last-child').children]"
     name, *cells = visitor.evaluate(f"{row}.map((cell) => cell.textContent)")
     assert name.startswith("numbers Translates ")
@@ -122,7 +142,7 @@ def test_another_model_ends_the_typing_of_an_example(
     visitor.open()
     visitor.evaluate(
         "(() => { const picker = document.querySelector('#classify-model');"
-        "document.querySelector('#try-long').click();"
+        "document.querySelector('#classify-examples button').click();"
         "picker.value = 'sentiment'; picker.dispatchEvent(new Event('change')); })()"
     )
     length = visitor.evaluate("document.querySelector('#classify-text').value.length")
@@ -141,7 +161,7 @@ def test_all_tabs_fit_a_narrow_screen(bundled: tuple[Visitor, httpx.Client]) -> 
     try:
         visitor.open()
         tabs = "document.querySelector('.tabs')"
-        assert visitor.evaluate(f"{tabs}.querySelectorAll('button:not([hidden])').length") == 5
+        assert visitor.evaluate(f"{tabs}.querySelectorAll('button:not([hidden])').length") == 6
         assert visitor.evaluate(f"{tabs}.scrollWidth <= {tabs}.clientWidth")
     finally:
         visitor.page.call("Emulation.clearDeviceMetricsOverride")

@@ -84,9 +84,9 @@ def test_a_seed_gives_the_text_of_the_api(visitor: Visitor, demo: httpx.Client) 
         "return canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data"
         ".some((value) => value > 0); })()"
     )
-    caption = "6 bands of 384 numbers, however long the text."
+    caption = ": 2304 numbers, however long the text."
     visitor.wait(f"document.querySelector('.caption').textContent.endsWith({json.dumps(caption)})")
-    assert visitor.text(".lane .status").endswith("kB as sent")
+    assert visitor.text(".lane .status") == "memory 13 kB"
 
 
 def test_a_stopped_text_continues_as_if_it_had_not_stopped(
@@ -123,8 +123,8 @@ def test_forks_run_side_by_side_from_the_same_point(visitor: Visitor, demo: http
     assert len({first[:301], *forks}) == 3
     origin = "[...document.querySelectorAll('.lane header')].map((one) => one.textContent)"
     for heading in visitor.evaluate(origin)[1:]:
-        assert "fork of Stream 1 at 101" in heading
-    shared = "[...document.querySelectorAll('.shared')].map((one) => one.textContent)"
+        assert "goes on from Text 1, character 101" in heading
+    shared = "[...document.querySelectorAll('.lane .shared')].map((one) => one.textContent)"
     assert visitor.evaluate(shared) == ["", start, start]
     seen = """
     [...document.querySelectorAll(".lane:not(:first-child) .text")].map((text) => {
@@ -134,25 +134,6 @@ def test_forks_run_side_by_side_from_the_same_point(visitor: Visitor, demo: http
     })
     """
     assert visitor.evaluate(seen) == [True, True]
-
-
-def test_the_second_button_shows_a_text_that_is_forked(visitor: Visitor) -> None:
-    visitor.open()
-    visitor.fill(max_tokens=60)
-    visitor.click("#try-fork")
-    wait_idle(visitor, 3)
-    visitor.wait("document.querySelector('#generate-story').textContent.startsWith('2 of 2')")
-    wait_idle(visitor, 3)
-    assert not visitor.evaluate("document.querySelector('#generate').hidden")
-    position = int(
-        visitor.evaluate("document.querySelector('.lane output').textContent.split(' ')[1]")
-    )
-    first, *forks = texts(visitor)
-    assert 6 < position < 66
-    assert [fork[:position] for fork in forks] == [first[:position]] * 2
-    sent = [each["body"] for each in visitor.requests(COMPLETE)]
-    assert [each["prompt"] for each in sent] == ["ROMEO:", "", ""]
-    assert sent[1]["state"] == sent[2]["state"]
 
 
 def test_streams_beyond_the_room_are_refused_in_words(visitor: Visitor) -> None:
@@ -213,6 +194,13 @@ def test_a_beginning_that_is_left_empty_is_refused_in_words(visitor: Visitor) ->
     assert texts(visitor) == []
     write(visitor, prompt="ROMEO:", max_tokens=10)
     assert visitor.evaluate("document.querySelector('#generate-problem').hidden")
+
+
+def test_a_setting_that_is_refused_is_shown(visitor: Visitor) -> None:
+    visitor.open()
+    begin(visitor, prompt="ROMEO:", max_tokens=0)
+    assert visitor.evaluate("document.querySelector('#generate-form details').open")
+    assert texts(visitor) == []
 
 
 def test_a_link_continues_exactly_there(visitor: Visitor, demo: httpx.Client) -> None:

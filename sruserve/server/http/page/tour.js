@@ -1,0 +1,185 @@
+// The tour: what is special here, in a few steps that each wait for a click.
+
+import { byId, element, prefersStillness, say } from "./dom.js";
+import { bytes, grouped, percent } from "./format.js";
+
+const LENGTH = 160_000; // of the long text, in characters
+const PRINTED_PAGE = 1800; // characters
+const SHOWN = 90; // characters of the end of the long text
+const KEYSTROKE_MS = 350;
+const BEGINNING = "JULIET:\nGood night, good night! And when the morning comes, ";
+const WITH = "Characters read, with the memory";
+const WITHOUT = "Without it, for each letter all of the text";
+const ENDINGS = [3, 6, 2]; // seeds of the sampler
+const ENDING = { temperature: 0.5, max_tokens: 140 };
+
+/** Shows what a memory is good for. classifiers, generators: models that can stream. */
+export class Tour {
+  #at = 0; // the step that is shown
+  #abort = new AbortController();
+
+  constructor(api, classifiers, generators) {
+    Object.assign(this, { api, classifiers, generators });
+    this.steps = [
+      ...(classifiers.length ? [this.#readOnce, this.#typeOn, this.#check] : []),
+      ...(generators.length ? [this.#goOn] : []),
+    ];
+    this.text = byId("tour-text");
+    this.next = byId("tour-next");
+    const start = byId("tour-start");
+    start.hidden = !this.steps.length;
+    start.disabled = false;
+    start.addEventListener("click", () => this.#show(0));
+    this.next.addEventListener("click", () => {
+      if (this.next.ariaDisabled !== "true") this.#show(this.#at + 1);
+    });
+    byId("tour-close").addEventListener("click", () => this.#close());
+  }
+
+  #close() {
+    this.#abort.abort();
+    byId("tour").hidden = true;
+    byId("tour-start").focus();
+  }
+
+  async #show(step) {
+    const { next, steps } = this;
+    if (step === steps.length) return this.#close();
+    this.#abort.abort();
+    this.#abort = new AbortController();
+    const { signal } = this.#abort;
+    byId("tour-place").textContent = `Step ${step + 1} of ${steps.length}`;
+    next.textContent = step + 1 < steps.length ? "Next" : "Done";
+    next.ariaDisabled = "true";
+    this.#at = step;
+    byId("tour").hidden = false;
+    say(byId("tour-problem"), "");
+    try {
+      await steps[step].call(this, signal);
+    } catch (error) {
+      if (signal.aborted) return;
+      say(byId("tour-problem"), error.message);
+      next.textContent = "Try again";
+      this.#at -= 1;
+    }
+    next.ariaDisabled = "false";
+    const behavior = prefersStillness() ? "auto" : "smooth";
+    byId("tour").scrollIntoView({ behavior, block: "nearest" });
+  }
+
+  async #readOnce(signal) {
+    const examples = [...byId("classify-examples").querySelectorAll("button:not([hidden])")];
+    const sentences = examples.map(({ textContent }) => textContent);
+    const round = `${sentences.join(" ")} `;
+    this.long = round.repeat(Math.ceil(LENGTH / round.length));
+    this.typed = sentences.reduce((one, other) => (other.length < one.length ? other : one));
+    const model = byId("classify-model").value;
+    this.model = this.classifiers.find(({ id }) => id === model);
+    this.memory = (await this.#classify(this.long, null, true, signal)).state;
+    const { length } = this.long;
+    const size = this.memory.length;
+    this.#say(
+      "A long text was read, once.",
+      `It would fill ${Math.round(length / PRINTED_PAGE)} printed pages ` +
+        "(a few sentences, over and over). " +
+        `All that the model keeps of it is a memory of ${bytes(size)}. ` +
+        "The server gave it to this page, and kept nothing.",
+    );
+    this.#draw(this.long);
+    this.#compare(["The memory", bytes(size), size / length], ["The text", bytes(length), 1]);
+  }
+
+  async #typeOn(signal) {
+    const { long, typed, model } = this;
+    this.#say(
+      "Now somebody types on.",
+      "Each letter is sent with the memory, and a new memory comes back. " +
+        "The long text is not sent.",
+    );
+    let state = this.memory;
+    let all = 0;
+    for (let count = 1; count <= typed.length; count += 1) {
+      if (!prefersStillness()) await new Promise((done) => setTimeout(done, KEYSTROKE_MS));
+      ({ state } = await this.#classify(typed[count - 1], state, true, signal));
+      all += long.length + count;
+      this.#draw(long, typed.slice(0, count));
+      this.#compare([WITH, grouped(count), count / all], [WITHOUT, grouped(all), 1]);
+    }
+    this.answer = await this.#classify("", state, false, signal);
+    const { label, score } = this.answer;
+    this.#say(
+      "Somebody typed on.",
+      `The model read ${typed.length} characters and nothing else. ` +
+        `(${model.description ?? model.id}) It answers “${label}”, ${percent(score)} sure. ` +
+        "Would it say so after reading everything again?",
+    );
+  }
+
+  async #check(signal) {
+    const text = this.long + this.typed;
+    const answer = await this.#classify(text, null, false, signal);
+    const isSame = JSON.stringify(answer.scores) === JSON.stringify(this.answer.scores);
+    const says = ({ label, score }) => `“${label}”, ${100 * score} % sure`;
+    this.#say(
+      isSame ? "The same answer, to the last digit:" : "Not the same:",
+      `${says(answer)}. ` +
+        (isSame ? "The memory lost nothing." : `With the memory: ${says(this.answer)}.`),
+    );
+    const { length: read } = this.typed;
+    const { length: all } = text;
+    const other = ["With everything read again", grouped(all), 1];
+    this.#compare([WITH, grouped(read), read / all], other);
+  }
+
+  async #goOn(signal) {
+    const write = async (options) => {
+      const body = { model: this.generators[0].id, ...options };
+      return (await this.api.post("/v1/completions", body, signal)).choices[0];
+    };
+    const { state } = await write({ prompt: BEGINNING, max_tokens: 0, return_state: true });
+    const texts = await Promise.all(
+      ENDINGS.map((seed) => write({ prompt: "", state, seed, ...ENDING })),
+    );
+    this.#say(
+      "One memory, three endings.",
+      "A model that writes has read this beginning, once. " +
+        "Three copies of its memory went on, each from exactly there. " +
+        `The memory has ${bytes(state.length)}: ` +
+        "more than these lines, but no more for a whole book. " +
+        "In the tab Generate you can send one to somebody as a link.",
+    );
+    this.#draw(BEGINNING);
+    this.text.append(...texts.map(({ text }) => element("span", { class: "ending" }, words(text))));
+    this.#compare();
+  }
+
+  async #classify(input, state, more, signal) {
+    const body = { model: this.model.id, input, state, more };
+    return (await this.api.post("/v1/classify", body, signal)).results[0];
+  }
+
+  #say(head, text) {
+    byId("tour-caption").replaceChildren(element("strong", {}, head), ` ${text}`);
+  }
+
+  /** Draw the end of a text that a memory stands for, and what is new after it. */
+  #draw(old, fresh = "") {
+    const end = old.length > SHOWN ? `… ${old.slice(-SHOWN).replace(/^\S*\s/, "")}` : old;
+    this.text.replaceChildren(element("span", { class: "shared" }, end), fresh);
+  }
+
+  /** Draw amounts as bars. rows: `[name, amount, share]`. */
+  #compare(...rows) {
+    const parts = rows.flatMap(([name, amount, share]) => {
+      const bar = element("span", { class: "bar" });
+      bar.style.setProperty("--share", share);
+      return [element("dt", {}, name), element("dd", {}, amount, bar)];
+    });
+    byId("tour-sums").replaceChildren(...parts);
+  }
+}
+
+/** The first sentence of a text, or its whole words. */
+function words(text) {
+  return /^[^]*?[.!?](?=\s|$)/.exec(text)?.[0] ?? text.slice(0, text.lastIndexOf(" "));
+}

@@ -1,0 +1,178 @@
+"""The tour shows step by step what a memory is good for, with the server's own answers."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.server.http.page.conftest import Visitor
+from tests.server.http.page.test_typing import CLASSIFY, COMPLETE, in_words
+
+TYPED = "Who wrote Hamlet?"
+PLACE = "document.querySelector('#tour-place').textContent"
+IS_SHOWN = "document.querySelector('#tour-next').ariaDisabled === 'false'"
+SHOWN = "[...document.querySelectorAll('{}')].map((one) => one.textContent)"
+
+
+@pytest.fixture
+def still(visitor: Visitor) -> Iterator[Visitor]:
+    """A visitor who wants no motion, on a newly opened page: letters are typed without pauses."""
+    features = [{"name": "prefers-reduced-motion", "value": "reduce"}]
+    visitor.page.call("Emulation.setEmulatedMedia", features=features)
+    visitor.open()
+    yield visitor
+    visitor.page.call("Emulation.setEmulatedMedia", features=[])
+
+
+def show(visitor: Visitor, step: int) -> str:
+    """Go to a step, and return its caption."""
+    visitor.click("#tour-start")
+    visitor.wait(IS_SHOWN)
+    for _ in range(step - 1):
+        visitor.click("#tour-next")
+        visitor.wait(IS_SHOWN)
+    assert visitor.evaluate(PLACE) == f"Step {step} of 4"
+    return visitor.text("#tour-caption")
+
+
+def sent(visitor: Visitor, path: str) -> list[dict[str, Any]]:
+    return [each["body"] for each in visitor.requests(path)]
+
+
+def test_a_long_text_leaves_a_small_memory(still: Visitor) -> None:
+    caption = show(still, 1)
+    (request,) = still.requests(CLASSIFY)
+    state = request["reply"]["results"][0]["state"]
+    size = in_words(still, len(state))
+    assert len(request["body"]["input"]) == 160_000 > 50 * len(state)
+    assert request["body"]["more"]
+    assert "89 printed pages (a few sentences, over and over). All that" in caption
+    assert f"is a memory of {size}." in caption
+    assert still.evaluate(SHOWN.format("#tour-sums dd")) == [size, "160 kB"]
+
+
+def test_each_letter_goes_with_the_memory_and_without_the_text(still: Visitor) -> None:
+    caption = show(still, 2)
+    first, *letters, end = still.requests(CLASSIFY)
+    assert [each["body"]["input"] for each in letters] == list(TYPED)
+    for before, after in pairwise([first, *letters, end]):
+        assert after["body"]["state"] == before["reply"]["results"][0]["state"]
+    assert (end["body"]["input"], end["body"]["more"]) == ("", False)
+    assert caption.startswith("Somebody typed on. The model read 17 characters and nothing else.")
+    assert "It answers \u201chuman\u201d, 94.6 % sure." in caption
+    assert still.evaluate(SHOWN.format("#tour-sums dd")) == ["17", f"{17 * 160_000 + 153:,}"]
+    assert still.text("#tour-text").endswith(f" {TYPED}")
+
+
+def test_the_whole_text_gives_the_same_answer_to_the_last_digit(
+    still: Visitor, demo: httpx.Client
+) -> None:
+    caption = show(still, 3)
+    first, *_, last = sent(still, CLASSIFY)
+    assert (last["input"], last["state"]) == (first["input"] + TYPED, None)
+    body = {"model": "question-type", "input": last["input"]}
+    score = demo.post(CLASSIFY, json=body).json()["results"][0]["score"]
+    assert caption == (
+        "The same answer, to the last digit: \u201chuman\u201d, "
+        f"{100 * score!r} % sure. The memory lost nothing."
+    )
+
+
+def test_an_answer_that_differs_is_not_called_the_same(still: Visitor) -> None:
+    show(still, 2)
+    still.evaluate(
+        "(() => { const send = window.fetch; window.fetch = async (...request) => {"
+        "const body = await (await send(...request)).json(); body.results[0].scores.human += 1e-9;"
+        "return new Response(JSON.stringify(body)); }; })()"
+    )
+    still.click("#tour-next")
+    still.wait(IS_SHOWN)
+    assert still.text("#tour-caption").startswith("Not the same: \u201chuman\u201d")
+
+
+def test_three_endings_go_on_from_one_memory_and_end_with_a_word(
+    still: Visitor, demo: httpx.Client
+) -> None:
+    show(still, 4)
+    begin, *ends = still.requests(COMPLETE)
+    state = begin["reply"]["choices"][0]["state"]
+    assert begin["body"]["max_tokens"] == 0
+    assert [each["body"]["prompt"] for each in ends] == [""] * 3
+    assert [each["body"]["state"] for each in ends] == [state] * 3
+    endings = still.evaluate(SHOWN.format("#tour-text .ending"))
+    assert len(set(endings)) == 3
+    for ending, each in zip(endings, ends, strict=True):
+        text = demo.post(COMPLETE, json=each["body"]).json()["choices"][0]["text"]
+        assert text.startswith(ending)
+        assert ending.endswith(".")
+        assert text[len(ending)].isspace()
+    assert f"The memory has {in_words(still, len(state))}" in still.text("#tour-caption")
+    still.click("#tour-next")
+    assert still.evaluate("document.querySelector('#tour').hidden")
+    assert still.evaluate("document.activeElement.id") == "tour-start"
+
+
+def test_a_step_ends_before_the_next_one(still: Visitor) -> None:
+    still.evaluate(
+        "for (const id of ['start', 'next', 'next']) document.getElementById(`tour-${id}`).click()"
+    )
+    still.wait(IS_SHOWN)
+    assert still.evaluate(PLACE) == "Step 1 of 4"
+
+
+def test_a_step_that_fails_is_tried_again(still: Visitor) -> None:
+    show(still, 1)
+    still.evaluate(
+        "(() => { const send = window.fetch; window.fetch = async () => { window.fetch = send;"
+        "const error = { code: 'overloaded', message: 'too busy' };"
+        "return new Response(JSON.stringify({ error }), { status: 429 }); }; })()"
+    )
+    still.click("#tour-next")
+    still.wait("!document.querySelector('#tour-problem').hidden")
+    assert still.text("#tour-problem") == "too busy"
+    assert still.text("#tour-next") == "Try again"
+    still.click("#tour-next")
+    still.wait(f"{IS_SHOWN} && {PLACE} === 'Step 2 of 4'")
+    assert still.evaluate("document.querySelector('#tour-problem').hidden")
+    assert still.text("#tour-caption").startswith("Somebody typed on.")
+
+
+def test_letters_are_typed_slowly_enough_to_read_and_closing_ends_them(visitor: Visitor) -> None:
+    visitor.open()
+    show(visitor, 1)
+    visitor.evaluate(
+        "(() => { const wait = window.setTimeout; window.pauses = [];"
+        "window.setTimeout = (work, pause) => { pauses.push(pause); "
+        "if (pauses.length === 5) document.querySelector('#tour-close').click();"
+        "return wait(work, 0); }; })()"
+    )
+    visitor.click("#tour-next")
+    visitor.wait("pauses.length === 5 && document.querySelector('#tour').hidden")
+    assert min(visitor.evaluate("pauses")) >= 300
+    visitor.click("#tour-start")
+    visitor.wait(IS_SHOWN)
+    typed = [body["input"] for body in sent(visitor, CLASSIFY)[1:-1]]
+    assert typed == list(TYPED[:4])
+
+
+@pytest.mark.parametrize(("width", "height"), [(375, 740), (1280, 800)])
+def test_each_step_is_seen_as_a_whole(still: Visitor, width: int, height: int) -> None:
+    still.page.call(
+        "Emulation.setDeviceMetricsOverride",
+        width=width, height=height, deviceScaleFactor=1, mobile=width < 600,
+    )  # fmt: skip
+    place = (
+        "(({ top, bottom }) => [top, bottom])"
+        "(document.querySelector('#tour').getBoundingClientRect())"
+    )
+    try:
+        still.click("#tour-start")
+        for _ in range(4):
+            still.wait(IS_SHOWN)
+            top, bottom = still.evaluate(place)
+            assert 0 <= top < bottom <= height
+            still.click("#tour-next")
+    finally:
+        still.page.call("Emulation.clearDeviceMetricsOverride")
