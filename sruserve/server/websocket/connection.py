@@ -230,8 +230,8 @@ class _Handshake(HttpCall):
 
 def _too_many() -> Overloaded:
     return Overloaded(
-        "too many WebSockets are open (limit: half of SRUSERVE_MAX_CONNECTIONS, and half of that "
-        "for one of several API keys); close some, or retry later"
+        "too many WebSockets are open (limit: a quarter of SRUSERVE_MAX_CONNECTIONS, and half "
+        "of that for one of several API keys); close some, or retry later"
     )
 
 
