@@ -226,32 +226,30 @@ def test_a_tenant_that_has_to_wait_is_passed_by_others(request_of: Request) -> N
     assert len(queue) == 3
 
 
-def begun(request: Job, *, shares: BeamShares) -> list[bool]:
+def begun(request: Job, shares: BeamShares) -> list[bool]:
     return [shares.admit(sentence) for sentence in sentences(request)]
 
 
-@pytest.mark.parametrize("scarce", ["memory", "beams"])
-def test_a_tenant_leaves_room_in_which_others_begin_a_small_sentence_each(
+@pytest.mark.parametrize("scarce", ["memory", "beams", "time"])
+def test_a_tenant_leaves_room_in_which_others_begin_small_sentences(
     request_of: Request, scarce: str
 ) -> None:
-    (one,) = sentences(request_of("a", [5]))
-    enough = 1 << 30
+    (one,), enough = sentences(request_of("a", [5])), 1 << 30
     memory = 64 * one.needs.nbytes if scarce == "memory" else enough
-    shares = BeamShares((), memory, enough, 64 if scarce == "beams" else enough)
-    assert begun(request_of("a", [5] * 57), shares=shares) == [True] * 56 + [False]
-    assert begun(request_of("b", [5], beams=5), shares=shares) == [False], (
-        "over half of what is free"
-    )
-    assert begun(request_of("b", [5] * 2), shares=shares) == [True, False]
-    assert begun(request_of("c", [5], beams=3), shares=shares) == [True]
-    assert begun(request_of("d", [5], beams=3), shares=shares) == [False]
-    assert begun(request_of("d", [5]), shares=shares) == [True]
+    beams, most = (4, enough) if scarce == "time" else (enough, 64 if scarce == "beams" else enough)
+    shares, main = BeamShares((), memory, beams, most), 4 if scarce == "time" else 56
+    assert begun(request_of("a", [5] * (main + 1)), shares) == [True] * main + [False]
+    assert begun(request_of("b", [5], beams=5), shares) == [False]  # over half of what is free
+    assert begun(request_of("b", [5] * 5), shares) == [True] * 4 + [False]
+    assert begun(request_of("c", [5], beams=3), shares) == [False]
+    assert begun(request_of("c", [5] * 3), shares) == [True] * 2 + [False]
+    assert begun(request_of("d", [5] * 2), shares) == [True, False]
 
 
 def test_what_waits_for_its_turn_is_passed_only_in_the_reserve(request_of: Request) -> None:
     (one,) = sentences(request_of("a", [5]))
     live = sentences(request_of("a", [5] * 40))
     shares = BeamShares(live, 64 * one.needs.nbytes, 64, 64)
-    assert begun(request_of("large", [5], beams=20), shares=shares) == [False]
-    assert begun(request_of("a", [5]), shares=shares) == [False]
-    assert begun(request_of("small", [5] * 2), shares=shares) == [True, False]
+    assert begun(request_of("large", [5], beams=20), shares) == [False]
+    assert begun(request_of("a", [5]), shares) == [False]
+    assert begun(request_of("small", [5] * 5), shares) == [True] * 4 + [False]
