@@ -173,6 +173,21 @@ def test_a_tenant_leaves_half_of_the_sockets_to_others_if_there_are_any(
             until(lambda: application.connections.open <= 1)
 
 
+def test_two_tenants_leave_sockets_to_a_third(serve: Serve) -> None:
+    keys = "a:first-key,b:second-key,c:third-key"
+    with (
+        serve("characters", max_connections=32, api_keys=keys) as (client, _),
+        ExitStack() as stack,
+    ):
+        for key, sockets in (("first-key", 4), ("second-key", 2)):
+            for _ in range(sockets):
+                stack.enter_context(open_with_key(client, key))
+            with pytest.raises(InvalidStatus) as refused:
+                open_with_key(client, key)
+            assert refused.value.response.status_code == 429
+        stack.enter_context(open_with_key(client, "third-key"))
+
+
 class Idle:
     closed = False
 
