@@ -234,7 +234,7 @@ class Application:
         self._sockets = WebSocketEndpoint(
             SessionEndpoint(catalogue, tenants, tasks),
             self.origins,
-            max(1, self.connections.max_open // 2),
+            self.connections.max_sockets,
         )
         self.lifecycle.on_drain.append(self._sockets.drain)
         return inference

@@ -99,13 +99,13 @@ class Budget:
         if bounded and self.used + amount > self.limit + beyond:
             raise self._refuse()
         if hold.owner is not None:
-            self._check_share(hold.owner, amount, hold.amount, beyond)
+            self._check_share(hold.owner, amount, hold.amount, beyond, used=self.used)
             self._of_owner[hold.owner] += amount
         self.used += amount
 
     def _move(self, hold: Hold, owner: Hashable) -> None:
         if owner is not None and hold.amount:
-            self._check_share(owner, hold.amount)
+            self._check_share(owner, hold.amount, used=self.used - hold.amount)
             self._of_owner[owner] += hold.amount
         self.used += hold.amount
         self._release(hold.owner, hold.amount)
@@ -117,9 +117,14 @@ class Budget:
             if not self._of_owner[owner]:
                 del self._of_owner[owner]
 
-    def _check_share(self, owner: Hashable, amount: int, of_hold: int = 0, beyond: int = 0) -> None:
-        """Raise if an owner may not hold `amount` more. of_hold: the amount of the growing hold."""
+    def _check_share(
+        self, owner: Hashable, amount: int, of_hold: int = 0, beyond: int = 0, *, used: int
+    ) -> None:
+        """Raise if an owner may not hold `amount` more.
+
+        of_hold: the amount of the growing hold. used: by all, without `amount`.
+        """
         own = self._of_owner.get(owner, 0)
-        share = min(self.share, self.limit - self.used - amount) if self._yields else self.share
+        share = min(self.share, self.limit - used - amount) if self._yields else self.share
         if (self._strict or own > of_hold) and own + amount > share + beyond:
             raise self._refuse()

@@ -47,6 +47,16 @@ def test_owners_that_yield_leave_room_however_many_they_are() -> None:
     budget.hold(8, "d")
 
 
+def test_a_hold_that_moves_to_an_owner_that_yields_counts_once() -> None:
+    budget = Budget(64, Overloaded, yields=True)
+    budget.hold(16, "a")
+    hold = budget.hold(16, "address")
+    hold.move_to("a")
+    with pytest.raises(Overloaded):
+        budget.hold(1, "a")
+    assert (hold.amount, budget.used) == (16, 32)
+
+
 def test_a_refused_growth_changes_nothing() -> None:
     budget = Budget(10, Overloaded)
     other, hold = budget.hold(4), budget.hold(5)

@@ -229,14 +229,15 @@ def test_a_client_that_keeps_up_is_not_touched_by_those_who_fill_the_budget() ->
 
 
 def test_a_tenant_leaves_room_for_the_replies_of_others(serve: Serve) -> None:
-    keys = "greedy:greedy-key,modest:modest-key"
-    with serve("characters", api_keys=keys, max_queue_bytes=8 * MAX_NUMBERS) as (
+    keys = "greedy:greedy-key,second:second-key,modest:modest-key"
+    with serve("characters", api_keys=keys, max_queue_bytes=16 * MAX_NUMBERS) as (
         client,
         application,
     ):
         replies = application.limits.replies
-        with replies.hold(MAX_NUMBERS // 2, "greedy"):
-            for key, status in (("greedy-key", 429), ("modest-key", 200)):
+        half, quarter = MAX_NUMBERS, MAX_NUMBERS // 2
+        with replies.hold(half, "greedy"), replies.hold(quarter, "second"):
+            for key, status in (("greedy-key", 429), ("second-key", 429), ("modest-key", 200)):
                 client.headers["authorization"] = f"Bearer {key}"
                 body = {"prompt": "a", "max_tokens": 300}
                 assert post(client, COMPLETE, body).status_code == status

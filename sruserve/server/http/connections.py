@@ -42,11 +42,14 @@ class Connections:
     One address may have half of the connections, so that it cannot keep all others out.
 
     max_open: the limit. on_change: called with 1 or -1 when a connection opens or closes.
+    max_sockets: the limit of WebSockets, which do not give way: half of what one address may have,
+        because all clients behind a proxy have its address, and their requests need the rest.
     """
 
     def __init__(self, max_open: int, on_change: Callable[[int], None] = lambda _: None) -> None:
         self.max_open, self.open = max_open, 0
         self._share = max(1, max_open // 2)
+        self.max_sockets = max(1, self._share // 2)
         self._on_change = on_change
         self._peers: dict[str, PeerConnections] = {}
         self._logged = -_LOG_SECONDS

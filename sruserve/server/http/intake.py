@@ -25,7 +25,7 @@ class Intake:
     def __init__(
         self, limit: int, grace_seconds: float, bytes_per_second: int, max_timed_bytes: int
     ) -> None:
-        self.budget = Budget(limit, _full, share=limit // 2)
+        self.budget = Budget(limit, _full, share=limit // 2, yields=True)
         self.grace_seconds, self._rate = grace_seconds, bytes_per_second
         self._max_timed_bytes = max_timed_bytes
         self.turns, self.disconnects = ParseTurns(), DisconnectWatch()

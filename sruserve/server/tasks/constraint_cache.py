@@ -40,6 +40,7 @@ MAX_PROCESSES, _MIN_PROCESSES = 64, 2
 MAX_WAITING, MAX_WAITING_OF_ONE = 64, 32
 _MAX_BYTES = 256 << 10  # of a regex or schema, as JSON
 _QUICK_SECONDS = 0.25  # a longer compilation gives up its turn
+_RESERVE = 8  # 1/8 of the processes and of the memory is for owners that have none
 _MAX_LARGE = 2  # longer compilations at a time; one of each tenant
 TIMEOUT_SECONDS = 10.0
 
@@ -73,7 +74,7 @@ class ConstraintCache:
         self.memory = GrammarMemory(max_bytes)
         self.cached: OrderedDict[bytes, CachedConstraint] = OrderedDict()
         self.compiling: dict[bytes, _Compiling] = {}
-        self._waiting = Budget(MAX_WAITING, _too_many, MAX_WAITING_OF_ONE)
+        self._waiting = Budget(MAX_WAITING, _too_many, MAX_WAITING_OF_ONE, yields=True)
         self._turns = FairSemaphore(1)
         self._large = Budget(_MAX_LARGE, _too_large, 1)
 
@@ -223,7 +224,7 @@ class ConstraintCache:
                 "the memory or processes, half of the limit (SRUSERVE_MAX_GRAMMAR_BYTES); retry "
                 "after a moment"
             )
-        if not self._drop_unused([*own, *self.cached], lambda: self._is_full):
+        if not self._drop_unused([*own, *self.cached], lambda: self._is_full(owner)):
             raise Overloaded(
                 "the regular expressions and schemas in use fill the memory or processes for "
                 "all of them (limit: SRUSERVE_MAX_GRAMMAR_BYTES); retry after a moment"
@@ -251,14 +252,20 @@ class ConstraintCache:
         usage = self.memory.by_owner().get(owner, OwnerUsage())
         return usage.processes >= self.max_processes // 2 or usage.bytes > self._part
 
-    @property
-    def _is_full(self) -> bool:
-        """Whether there is no room for another; an owner counts at most with its part."""
+    def _is_full(self, owner: str | None) -> bool:
+        """Whether there is no room for another; the last eighth is for owners that have none.
+
+        An owner counts at most with its part.
+        """
+        owners = self.memory.by_owner()
         used = sum(
-            usage.bytes if owner is None else min(usage.bytes, self._part)
-            for owner, usage in self.memory.by_owner().items()
+            usage.bytes if each is None else min(usage.bytes, self._part)
+            for each, usage in owners.items()
         )
-        return len(self.memory) >= self.max_processes or used > self.memory.max_bytes // 2
+        processes, room = self.max_processes, self.memory.max_bytes // 2
+        if owner is not None and owner in owners:
+            processes, room = processes - processes // _RESERVE, room - room // _RESERVE
+        return len(self.memory) >= processes or used > room
 
     @property
     def _part(self) -> int:

@@ -2,6 +2,7 @@
 
 from asyncio import CancelledError
 from collections.abc import Iterable
+from contextlib import suppress
 from time import perf_counter
 from typing import ClassVar, Generic, TypeVar
 
@@ -60,7 +61,7 @@ class Endpoint(Generic[C]):
             if not call.started:
                 outcome, reason = Draining.outcome, Draining.code
                 problem = Draining("the server is stopping; send the request again")
-                await self.refuse(call, problem)
+                await self._send_refusal(call, problem)
         finally:
             call.submitted()
             self.metrics(call.model).finish(outcome, perf_counter() - call.begin, reason)
@@ -77,8 +78,13 @@ class Endpoint(Generic[C]):
         for failure in (error, problem):
             forget_frames(failure)
         if not call.started:
-            await self.refuse(call, problem)
+            await self._send_refusal(call, problem)
         return problem.outcome, problem.code
+
+    async def _send_refusal(self, call: C, problem: ServeError) -> None:
+        """Answer with an error; if the client has left, the outcome is still that of the error."""
+        with suppress(ClientDisconnected):
+            await self.refuse(call, problem)
 
     async def refuse(self, call: C, problem: ServeError) -> None:
         """Answer with an error in the protocol's own shape."""

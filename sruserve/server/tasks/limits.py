@@ -64,10 +64,12 @@ class InputLimits:
         )
 
     def __post_init__(self) -> None:
-        replies = Budget(self.unsent_numbers, _unsent, share=self.unsent_numbers // 2)
-        object.__setattr__(self, "replies", replies)
-        for name, limit in (("reading", self.queue_bytes), ("steps", self.queue_bytes // 4)):
-            budget = Budget(limit, _too_many_bytes, share=limit // 2, yields=True)
+        for name, limit, refuse in (
+            ("replies", self.unsent_numbers, _unsent),
+            ("reading", self.queue_bytes, _too_many_bytes),
+            ("steps", self.queue_bytes // 4, _too_many_bytes),
+        ):
+            budget = Budget(limit, refuse, share=limit // 2, yields=True)
             object.__setattr__(self, name, budget)
 
     def count_reply(self, numbers: int) -> Hold:

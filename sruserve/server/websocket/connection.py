@@ -25,8 +25,9 @@ _MAX_WAITING, _MAX_WAITING_BYTES = 16, 64 << 10
 class WebSocketEndpoint(HttpEndpoint):
     """Opens sockets, and closes them when the server stops.
 
-    max_sockets: the limit of open sockets, and half of it for one of several tenants. Idle sockets
-        do not give way to new ones, as idle connections do.
+    max_sockets: the limit of open sockets, and half of it for one of two tenants; one of more may
+        have half of what the others leave. Idle sockets do not give way to new ones, as idle
+        connections do.
     """
 
     path, schema = PATH, Request
@@ -34,8 +35,9 @@ class WebSocketEndpoint(HttpEndpoint):
     def __init__(self, sessions: SessionEndpoint, origins: Origins, max_sockets: int) -> None:
         super().__init__(sessions.tenants, [UNKNOWN_MODEL])
         self._sessions, self._origins = sessions, origins
-        share = max(1, max_sockets // 2) if self.tenants.count > 1 else max_sockets
-        self._places = Budget(max_sockets, _too_many, share)
+        count = self.tenants.count
+        share = max(1, max_sockets // 2) if count > 1 else max_sockets
+        self._places = Budget(max_sockets, _too_many, share, yields=count > 2)
         self._open: set[WebSocketConnection] = set()
         self._draining = False
         self._sockets = SocketMetrics()
@@ -230,8 +232,8 @@ class _Handshake(HttpCall):
 
 def _too_many() -> Overloaded:
     return Overloaded(
-        "too many WebSockets are open (limit: half of SRUSERVE_MAX_CONNECTIONS, and half of that "
-        "for one of several API keys); close some, or retry later"
+        "too many WebSockets are open (limit: a quarter of SRUSERVE_MAX_CONNECTIONS, and half "
+        "of what others leave for one of several API keys); close some, or retry later"
     )
 
 

@@ -138,14 +138,15 @@ def test_a_handshake_that_fails_unforeseen_leaves_no_place(
     until(lambda: application.connections.open == 0)
 
 
-def test_sockets_take_at_most_half_of_the_connections(serve: Serve) -> None:
-    with serve("characters", max_connections=4) as (client, application):
-        application.connections._share = 4  # as if they came from several addresses
-        with open_socket(client), open_socket(client):
-            with pytest.raises(InvalidStatus) as refused:
-                open_socket(client)
-            assert refused.value.response.status_code == 429
-            assert client.get("/livez").status_code == 200
+def test_sockets_leave_room_for_the_requests_of_their_address(serve: Serve) -> None:
+    """All clients behind a proxy have its address, and sockets do not give way to requests."""
+    with serve("characters", max_connections=8) as (client, _), ExitStack() as stack:
+        for _ in range(2):
+            stack.enter_context(open_socket(client))
+        with pytest.raises(InvalidStatus) as refused:
+            open_socket(client)
+        assert refused.value.response.status_code == 429
+        assert client.get("/livez").status_code == 200
 
 
 def open_with_key(client: httpx.Client, key: str) -> ClientConnection:
@@ -159,8 +160,7 @@ def open_with_key(client: httpx.Client, key: str) -> ClientConnection:
 def test_a_tenant_leaves_half_of_the_sockets_to_others_if_there_are_any(
     serve: Serve, keys: str, max_sockets: int
 ) -> None:
-    with serve("characters", max_connections=8, api_keys=keys) as (client, application):
-        application.connections._share = 8  # as if they came from several addresses
+    with serve("characters", max_connections=16, api_keys=keys) as (client, application):
         for _ in range(2):
             with ExitStack() as stack:
                 for _ in range(max_sockets):
@@ -171,6 +171,21 @@ def test_a_tenant_leaves_half_of_the_sockets_to_others_if_there_are_any(
                 for _ in range(4 - max_sockets):
                     stack.enter_context(open_with_key(client, "second-key"))
             until(lambda: application.connections.open <= 1)
+
+
+def test_two_tenants_leave_sockets_to_a_third(serve: Serve) -> None:
+    keys = "a:first-key,b:second-key,c:third-key"
+    with (
+        serve("characters", max_connections=32, api_keys=keys) as (client, _),
+        ExitStack() as stack,
+    ):
+        for key, sockets in (("first-key", 4), ("second-key", 2)):
+            for _ in range(sockets):
+                stack.enter_context(open_with_key(client, key))
+            with pytest.raises(InvalidStatus) as refused:
+                open_with_key(client, key)
+            assert refused.value.response.status_code == 429
+        stack.enter_context(open_with_key(client, "third-key"))
 
 
 class Idle:

@@ -90,7 +90,7 @@ def test_beams_beyond_memory_are_refused_and_others_wait_for_it(
         engine = engine_of(application, "transformer")
         reply = client.post("/v1/translate", json={"input": "a4 a5", "beam_size": 40})
         assert (reply.status_code, reply.json()["error"]["code"]) == (422, "invalid_request")
-        assert "over the limit of 100000 bytes: lower 'beam_size'" in reply.text
+        assert "over the limit of 87500 bytes: lower 'beam_size'" in reply.text
         texts = [text(each) for each in sources(6)]
         found = ask(client, "transformer", input=texts, beam_size=5, max_tokens=30)
         assert found == [
@@ -135,6 +135,33 @@ def test_requests_whose_beams_cannot_wait_get_429_until_others_end(
         assert [each.result().status_code for each in accepted] == [200] * 4
         until(lambda: is_free(engine))
         assert ask(client, "transformer", input="a4")
+
+
+def test_long_searches_of_one_tenant_keep_no_other_tenant_out(
+    serve: Serve, systems: dict[str, TranslationModel], searches: Searches
+) -> None:
+    path, keys = str(systems["transformer"].path), "a:first-key,b:second-key"
+    body = {"input": ["a4 a5 a6"] * 9, "beam_size": 5, "max_tokens": 30}
+    with (
+        serve(path, state_pool_bytes=100_000, api_keys=keys) as (client, application),
+        ThreadPoolExecutor(1) as threads,
+    ):
+        engine = engine_of(application, "transformer")
+        client.headers["authorization"] = "Bearer first-key"
+        searches.hold()
+        long = threads.submit(client.post, "/v1/translate", json=body)
+        assert searches.waiting.wait(60)
+        searches.one_step()  # all of the first ones have begun
+        assert searches.waiting.wait(60)
+        filled, second = len(engine._live), {"authorization": "Bearer second-key"}
+        with ThreadPoolExecutor(1) as thread:
+            short = {"input": "a7", "max_tokens": 2, "beam_size": 1}
+            other = thread.submit(client.post, "/v1/translate", json=short, headers=second)
+            until(lambda: engine.waiting > 1)
+            searches.go_on()
+            assert other.result().status_code == 200
+        assert long.result().status_code == 200
+        assert [5] * filled + [1] == searches.widths[2]
 
 
 def test_a_draining_server_finishes_its_translations(
@@ -321,6 +348,25 @@ def test_sources_are_encoded_in_steps_of_bounded_tokens(
         reply = client.post("/v1/translate", json={"input": "a4 " * 31})
         assert reply.json()["error"]["code"] == "input_too_long"
         assert "SRUSERVE_MAX_BATCH_TOKENS" in reply.text
+
+
+def test_a_long_source_does_not_wait_for_the_searches_that_are_running(
+    serve: Serve, systems: dict[str, TranslationModel], searches: Searches
+) -> None:
+    """It is longer than what a step may encode beside searches."""
+    with (
+        serve(str(systems["gru-dot"].path), max_batch_tokens=32) as (client, application),
+        ThreadPoolExecutor(2) as threads,
+    ):
+        searches.hold()
+        long = threads.submit(ask, client, "gru-dot", input="a4", max_tokens=30, beam_size=1)
+        assert searches.waiting.wait(60)
+        other = threads.submit(ask, client, "gru-dot", input="a4 " * 20, max_tokens=2, beam_size=2)
+        until(lambda: engine_of(application, "gru-dot").waiting == 1)
+        searches.go_on()
+        assert long.result()
+        assert other.result()
+    assert searches.widths[:3] == [[1], [1, 1], [1, 2]]
 
 
 def test_a_text_over_the_limit_is_refused_without_advice_to_send_chunks(

@@ -73,3 +73,15 @@ def test_a_client_that_leaves_with_more_frames_sent_is_seen(
     run(talk)
     until(lambda: engine.running == 0 and engine.rows == 0)
     until(lambda: application.lifecycle.active == 0)
+
+
+def test_an_error_whose_client_has_left_is_no_fault_of_the_server(client: httpx.Client) -> None:
+    """A fault alarms the operator. The socket closes while the last frames wait for their turns."""
+    faults = 'sru_requests_total{model="unknown",outcome="error",route="/v1/stream"}'
+    before = metric(client, faults)
+    with Raw(client) as raw:
+        raw.received(b"\r\n\r\n")
+        raw.socket.sendall(frame(b"no JSON") * 200 + frame(b"", 8))
+        raw.received(b"never")
+    until(lambda: metric(client, "sru_sockets") == 0)
+    assert metric(client, faults) == before

@@ -25,10 +25,6 @@ class BeamMemory:
         self.rows = torch.empty(slots, width)
         self._free = np.arange(slots, dtype=np.int32)
 
-    def fits(self, needs: Needs) -> bool:
-        """Whether there is room for a sentence now."""
-        return self.used + needs.nbytes <= self.capacity
-
     def reserve(self, needs: Needs) -> Slots:
         """The rows of a sentence, which must fit."""
         self.used += needs.nbytes

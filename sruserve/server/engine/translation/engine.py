@@ -17,6 +17,7 @@ from sruserve.server.engine.settle import Metrics
 from sruserve.server.engine.threads import ThreadPolicy
 from sruserve.server.engine.translation.beam_memory import BeamMemory
 from sruserve.server.engine.translation.beam_runner import BeamRunner
+from sruserve.server.engine.translation.beam_shares import BeamShares, main_part
 from sruserve.server.engine.translation.needs import Needs
 from sruserve.server.engine.translation.sentence import Sentence
 from sruserve.server.engine.translation.sentence_queue import SentenceQueue
@@ -54,6 +55,7 @@ class TranslationEngine(JobEngine):
         self._runner = BeamRunner(translator, target, self._memory)
         self._threads = ThreadPolicy(translator.weights, torch.float32, config.threads)
         self._step_time = StepTime(config.max_batch_tokens, _MIN_BEAMS)
+        self._source_tokens = 0  # that may be encoded now; negative after a long source
         self._queue = SentenceQueue()
         self._live: list[Sentence] = []
         self._open: dict[Job, int] = {}  # sentences of each job that have no result
@@ -76,7 +78,7 @@ class TranslationEngine(JobEngine):
 
     def needs(self, search: BeamSearch, sources: Sequence[SourceInput]) -> list[Needs]:
         """What sentences take; raises `InvalidRequest` if one can never begin."""
-        capacity = self._memory.capacity
+        capacity = main_part(self._memory.capacity)
         needs = [Needs.of(self.translator, search, source) for source in sources]
         most, source = max(zip(needs, sources, strict=True), key=lambda each: each[0].nbytes)
         if source.before is not None and most.nbytes > capacity:
@@ -86,7 +88,7 @@ class TranslationEngine(JobEngine):
                 "SRUSERVE_STATE_POOL_BYTES",
                 param="input",
             )
-        if most.nbytes > capacity or search.beam_size > self._config.max_batch_tokens:
+        if most.nbytes > capacity or search.beam_size > main_part(self._config.max_batch_tokens):
             raise InvalidRequest(
                 f"{search.beam_size} beams of {most.max_tokens} tokens take {most.nbytes} bytes, "
                 f"over the limit of {capacity} bytes: lower 'beam_size' or 'max_tokens', or ask "
@@ -162,18 +164,26 @@ class TranslationEngine(JobEngine):
     def _next_sentences(self) -> list[Sentence]:
         """Take the sentences whose turn it is, while there is memory and room in a step."""
         most = self._config.max_batch_tokens
-        sources = max(1, most // _ENCODE_SHARE) if self._live else most
-        room = min(most, self._step_time.rows) - sum(sentence.beam_size for sentence in self._live)
-        begun: list[Sentence] = []
-        while (first := self._queue.first()) is not None:
-            too_long = first.cost > sources and (begun or self._live)
-            if too_long or first.beam_size > room or not self._memory.fits(first.needs):
-                break
-            sentence = self._queue.take()
-            sentence.slots = self._memory.reserve(sentence.needs)
-            sources -= sentence.cost
-            room -= sentence.beam_size
-            begun.append(sentence)
+        tokens = most
+        if self._live:
+            share = max(1, most // _ENCODE_SHARE)
+            tokens = min(share, self._source_tokens + share)
+        beams, memory = self._step_time.rows, self._memory
+        shares = BeamShares(self._live, memory.capacity, beams, most)
+        begins = True  # a source longer than its share of a step begins alone, and others wait then
+
+        def admit(sentence: Sentence) -> bool:
+            nonlocal tokens, begins
+            alone = begins and tokens > 0
+            if not (sentence.cost <= tokens or alone) or not shares.admit(sentence):
+                return False
+            sentence.slots = memory.reserve(sentence.needs)
+            tokens -= sentence.cost
+            begins = False
+            return True
+
+        begun = self._queue.take(admit)
+        self._source_tokens = tokens
         return begun
 
     def _begin(self, begun: list[Sentence]) -> None:

@@ -21,11 +21,13 @@ class Sentence:
 
     index: of the job's item. slots: the cache rows that its hypotheses may fill.
     encoder: (encoder_width): the encoder's state after a chunk of a source.
+    in_reserve: it has begun in the part for tenants that use little (`BeamShares`).
     steps: of all hypotheses so far. last_flush: of a streamed translation, on `time.monotonic()`.
     """
 
     slots: Slots
     encoder: Tensor
+    in_reserve = False
 
     def __init__(self, job: Job, index: int, translator: Translator, end_id: int) -> None:
         assert job.search is not None

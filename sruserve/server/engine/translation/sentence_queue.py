@@ -1,7 +1,7 @@
 """The order in which sentences begin: tenants in turns, and a tenant's requests in turns."""
 
 from collections import deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import count
@@ -37,9 +37,9 @@ class _Tenant:
 
 
 class SentenceQueue:
-    """Sentences that have not begun: the least served request of the least served tenant is next.
+    """Sentences that have not begun.
 
-    The next one keeps its turn until there is memory for it, so a large one is never passed by.
+    The next one is of the least served request of the least served tenant.
     """
 
     def __init__(self) -> None:
@@ -75,15 +75,28 @@ class SentenceQueue:
             tenant.turns = [turn for turn in tenant.turns if not turn[2].dropped]
             heapify(tenant.turns)
 
-    def first(self) -> Sentence | None:
-        """The sentence whose turn it is."""
-        if not self._tenants:
-            return None
-        return self._turn()[1].sentences[0]
+    def take(self, admit: Callable[[Sentence], bool]) -> list[Sentence]:
+        """Remove and return the sentences that may begin, in turns.
 
-    def take(self) -> Sentence:
-        """Remove the sentence whose turn it is."""
-        tenant, request = self._turn()
+        admit: whether a sentence may begin. If not, its tenant waits for the next call.
+        """
+        taken: list[Sentence] = []
+        turns = [(tenant.served, n, tenant) for n, tenant in enumerate(self._tenants.values())]
+        heapify(turns)
+        while turns:
+            _, number, tenant = turns[0]
+            request = _turn(tenant)
+            if not admit(request.sentences[0]):
+                heappop(turns)
+                continue
+            taken.append(self._take(tenant, request))
+            if tenant.requests:
+                heapreplace(turns, (tenant.served, number, tenant))
+            else:
+                heappop(turns)
+        return taken
+
+    def _take(self, tenant: _Tenant, request: _Request) -> Sentence:
         sentence = request.sentences.popleft()
         urgent = min(each.priority for each in tenant.requests.values())
         tenant.served += sentence.work
@@ -96,8 +109,9 @@ class SentenceQueue:
             self.drop(sentence.job)
         return sentence
 
-    def _turn(self) -> tuple[_Tenant, _Request]:
-        tenant = min(self._tenants.values(), key=lambda each: each.served)
-        while tenant.turns[0][2].dropped:
-            heappop(tenant.turns)
-        return tenant, tenant.turns[0][2]
+
+def _turn(tenant: _Tenant) -> _Request:
+    """The request whose turn it is among those of its tenant."""
+    while tenant.turns[0][2].dropped:
+        heappop(tenant.turns)
+    return tenant.turns[0][2]

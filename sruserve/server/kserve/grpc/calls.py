@@ -131,9 +131,13 @@ class ConcurrentCallLimit:
         return self._open.hold(1, owner)
 
     def _shared(self, limit: int, refuse: Callable[[], ServeError]) -> Budget:
-        """A budget whose owners may use half of it each; a sole tenant may use all of it."""
-        only_tenant = self._lifecycle.tenants.count == 1
-        return Budget(limit, refuse, limit if only_tenant else max(1, limit // 2))
+        """A budget whose owners may use half of it each; a sole tenant may use all of it.
+
+        One of more than two tenants may use half of what the others leave.
+        """
+        tenants = self._lifecycle.tenants.count
+        share = limit if tenants == 1 else max(1, limit // 2)
+        return Budget(limit, refuse, share, yields=tenants > 2)
 
 
 def hold_until_ended(hold: Hold) -> None:

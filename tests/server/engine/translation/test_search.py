@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from sruserve.server.engine.job import BeamSearch, Job, JobKind
 from sruserve.server.engine.translation.beam_runner import best
+from sruserve.server.engine.translation.beam_shares import BeamShares
 from sruserve.server.engine.translation.needs import Needs
 from sruserve.server.engine.translation.search import Search
 from sruserve.server.engine.translation.sentence import Sentence
@@ -161,6 +162,12 @@ def request_of() -> Iterator[Request]:
     loop.close()
 
 
+def take_one(queue: SentenceQueue) -> list[Sentence]:
+    """The sentence whose turn it is, unless none waits."""
+    may_begin = iter([True])
+    return queue.take(lambda _: next(may_begin, False))
+
+
 def test_tenants_begin_in_turns_and_so_do_the_requests_of_one(request_of: Request) -> None:
     request = request_of
     many, late, other = request("a", [5] * 4), request("a", [5] * 2), request("b", [5] * 2)
@@ -171,11 +178,8 @@ def test_tenants_begin_in_turns_and_so_do_the_requests_of_one(request_of: Reques
     queue.drop(gone)
     assert len(queue) == 8
     order = []
-    while queue.first() is not None:
-        first = queue.first()
-        assert queue.take() is first
-        assert first is not None
-        order.append((first.job, first.index))
+    while taken := take_one(queue):
+        order += [(first.job, first.index) for first in taken]
     assert order == [
         (many, 0), (other, 0), (late, 0), (other, 1), (many, 1), (late, 1), (many, 2), (many, 3),
     ]  # fmt: skip
@@ -186,8 +190,8 @@ def test_a_tenant_whose_searches_are_wide_begins_fewer_of_them(request_of: Reque
     queue = SentenceQueue()
     for job in (wide, narrow):
         queue.add(job, sentences(job))
-    order = [queue.take().job for _ in range(12)]
-    assert order == [wide, *[narrow] * 10, wide]
+    order = [sentence.job for sentence in queue.take(lambda _: True)]
+    assert order[:12] == [wide, *[narrow] * 10, wide]
 
 
 def test_nothing_is_left_of_requests_that_are_dropped_behind_others(request_of: Request) -> None:
@@ -203,4 +207,49 @@ def test_nothing_is_left_of_requests_that_are_dropped_behind_others(request_of: 
         del made
     assert not any(sentence() for sentence in left)
     assert len(queue._tenants["a"].turns) < 4
-    assert queue.take().job is waiting
+    assert [sentence.job for sentence in take_one(queue)] == [waiting]
+
+
+def test_a_tenant_that_has_to_wait_is_passed_by_others(request_of: Request) -> None:
+    waits, begins = request_of("a", [5] * 3), request_of("b", [5] * 2)
+    queue = SentenceQueue()
+    for job in (waits, begins):
+        queue.add(job, sentences(job))
+    asked: list[Job] = []
+
+    def admit(sentence: Sentence) -> bool:
+        asked.append(sentence.job)
+        return sentence.job is begins
+
+    assert [sentence.job for sentence in queue.take(admit)] == [begins, begins]
+    assert asked == [waits, begins, begins]
+    assert len(queue) == 3
+
+
+def begun(request: Job, shares: BeamShares) -> list[bool]:
+    return [shares.admit(sentence) for sentence in sentences(request)]
+
+
+@pytest.mark.parametrize("scarce", ["memory", "beams", "time"])
+def test_a_tenant_leaves_room_in_which_others_begin_small_sentences(
+    request_of: Request, scarce: str
+) -> None:
+    (one,), enough = sentences(request_of("a", [5])), 1 << 30
+    memory = 64 * one.needs.nbytes if scarce == "memory" else enough
+    beams, most = (4, enough) if scarce == "time" else (enough, 64 if scarce == "beams" else enough)
+    shares, main = BeamShares((), memory, beams, most), 4 if scarce == "time" else 56
+    assert begun(request_of("a", [5] * (main + 1)), shares) == [True] * main + [False]
+    assert begun(request_of("b", [5], beams=5), shares) == [False]  # over half of what is free
+    assert begun(request_of("b", [5] * 5), shares) == [True] * 4 + [False]
+    assert begun(request_of("c", [5], beams=3), shares) == [False]
+    assert begun(request_of("c", [5] * 3), shares) == [True] * 2 + [False]
+    assert begun(request_of("d", [5] * 2), shares) == [True, False]
+
+
+def test_what_waits_for_its_turn_is_passed_only_in_the_reserve(request_of: Request) -> None:
+    (one,) = sentences(request_of("a", [5]))
+    live = sentences(request_of("a", [5] * 40))
+    shares = BeamShares(live, 64 * one.needs.nbytes, 64, 64)
+    assert begun(request_of("large", [5], beams=20), shares) == [False]
+    assert begun(request_of("a", [5]), shares) == [False]
+    assert begun(request_of("small", [5] * 5), shares) == [True] * 4 + [False]

@@ -12,7 +12,7 @@ from sruserve.server.tasks.constraint_cache import (
     ConstraintCache,
 )
 
-KEYS = ["one:11111111", "two:22222222"]
+KEYS = ["one:11111111", "two:22222222", "three:33333333"]
 
 
 def body(**options: Any) -> dict[str, Any]:

@@ -113,6 +113,25 @@ def test_a_tenant_whose_grammars_are_in_use_leaves_half_of_the_room_to_others(
     assert complete(client, regex="three").status_code == 200
 
 
+@pytest.mark.parametrize(("processes", "max_bytes"), [(8, 1 << 30), (64, 60 << 20)])
+def test_two_tenants_whose_grammars_are_in_use_leave_room_to_a_third(
+    client: httpx.Client,
+    grammars: ConstraintCache,
+    monkeypatch: pytest.MonkeyPatch,
+    processes: int,
+    max_bytes: int,
+) -> None:
+    grammars.cached.clear()
+    monkeypatch.setattr(grammars, "max_processes", processes)
+    monkeypatch.setattr(grammars.memory, "max_bytes", max_bytes)
+    for key in ("11111111", "22222222"):
+        regexes = iter(range(processes))
+        while complete(client, key, regex=f"a{{{next(regexes)}}}").status_code == 200:
+            in_use = [cached.constraint for cached in grammars.cached.values()]
+    assert len({constraint.process.owner for constraint in in_use}) == 2
+    assert complete(client, "33333333", regex="b").status_code == 200
+
+
 def test_a_tenant_whose_grammars_grow_takes_no_room_from_others(
     client: httpx.Client, grammars: ConstraintCache
 ) -> None:
