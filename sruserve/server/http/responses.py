@@ -275,10 +275,14 @@ class TranslationPart(BaseModel):
     text: str | None = Field(description="What is new of the translation.")
     token_ids: _TokenIds
     finish_reason: str | None = Field(
-        description="Why the translation has ended; null: it goes on in later events."
+        description="Why the translation has ended; null: it goes on in later events, or with more "
+        "of its text."
     )
     score: _Scored
     log_probability: _LogProbability
+    state: str | None = Field(
+        None, description="In the last event, with `more`: the state that continues the text."
+    )
 
 
 class TranslateEvent(BaseModel):
@@ -287,7 +291,8 @@ class TranslateEvent(BaseModel):
     id: _Id
     model: _Model
     results: list[TranslationPart] = Field(
-        description="The part of one translation; empty in the last event."
+        description="The part of one translation; in the last event, an entry with a `state` for "
+        "each text that goes on."
     )
     usage: Steps | None = Field(None, description="In the last event.")
 

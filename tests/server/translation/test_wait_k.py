@@ -1,7 +1,6 @@
 """Translations by wait-k: any split of a text is written as the whole text at once."""
 
 import random
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,33 +16,14 @@ from sruserve.server.tasks.task import TURN
 from tests.model.translation.systems import BOS, EOS
 from tests.server.conftest import Serve
 from tests.server.observing import until
-from tests.server.translation.asking import ask, sources, text, words
-from tests.server.translation.conftest import Running, engine_of
+from tests.server.translation.asking import ask, pieces, sources, text, words
+from tests.server.translation.conftest import ONE_WAY, Running, engine_of
 from tests.server.translation.held_searches import Searches
-from tests.server.translation.models import save_random_system
 from tests.server.translation.test_leaving import is_free
 from tests.server.translation.wait_k_oracle import wait_k
 
-# with what is added to the score of the end, such that some translations end and others do not
-ENDS = {"gru-one-way": 5.0, "lstm-one-way": 3.5, "sru-one-way": -1.0, "qrnn-general": 3.2}
-NAMES = tuple(ENDS)
+NAMES = tuple(ONE_WAY)
 KS = (1, 2, 3, 5, 9, 1000)
-
-
-@pytest.fixture(scope="module")
-def one_way(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TranslationModel]:
-    folder = tmp_path_factory.mktemp("one-way")
-    return {name: save_random_system(folder / name, name, 1, end) for name, end in ENDS.items()}
-
-
-@pytest.fixture(scope="module")
-def both(
-    serve: Serve, one_way: dict[str, TranslationModel], systems: dict[str, TranslationModel]
-) -> Iterator[Running]:
-    """A server with these systems, and one that reads whole texts."""
-    folders = [str(model.path) for model in (*one_way.values(), systems["gru-dot"])]
-    with serve(*folders) as running:
-        yield running
 
 
 @pytest.fixture
@@ -81,12 +61,6 @@ def counted(
         steps += reply.json()["usage"]["steps"]
     scores = result["score"], result["log_probability"]
     return Joined(written, result["finish_reason"], *scores), steps
-
-
-def pieces(whole: str, draw: random.Random) -> list[str]:
-    """A text cut at up to six random places, also inside words."""
-    cuts = sorted(draw.choices(range(1, len(whole) + 1), k=draw.randint(0, 6)))
-    return [whole[a:b] for a, b in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -243,7 +217,8 @@ BEGIN: dict[str, Any] = {"model": "gru-one-way", "input": "a4 a5 ", "wait_k": 2}
         ({"beam_size": 2}, "invalid_request", "'wait_k' translates greedily"),
         ({"n_best": 2}, "invalid_request", "'n_best'"),
         ({"attention": True}, "invalid_request", "'attention' does not go with 'wait_k'"),
-        ({"stream": True}, "invalid_request", "'stream' does not go with 'wait_k'"),
+        ({"stream": True, "beam_size": 2}, "invalid_request", "'wait_k' translates greedily"),
+        ({"stream": True, "model": "gru-dot"}, "cannot_stream", "in both directions"),
         ({"return_state": True}, "invalid_request", "'return_state' needs 'more'"),
         ({"wait_k": 0}, "invalid_request", "'wait_k'"),
         ({"input": "", "more": True}, "empty_input", "nothing to translate"),
