@@ -431,10 +431,13 @@ class ModelInfo(BaseModel):
     )
     dtype: str = Field(description="Compute dtype: `float32`, `bfloat16` or `float16`.")
     streams: bool = Field(
-        description="Whether a state of `state_bytes` continues an input. Translations by `wait_k` "
-        "have states of their own."
+        description="Whether an input may come in chunks, each of which continues the state of the "
+        "one before; for task `translate`, with `wait_k`."
     )
-    state_bytes: int = Field(description="Bytes of one stream's state; with a CRF, at most.")
+    state_bytes: int = Field(
+        description="Bytes of one stream's state; with a CRF, at most; 0 for task `translate`, "
+        "whose states grow with their texts."
+    )
     presets: list[str] = Field(description="Names that `preset` accepts.")
     labels: list[str] = Field(
         description="Names of its classes, in the order of their ids; empty without classes."

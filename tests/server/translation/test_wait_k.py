@@ -265,11 +265,34 @@ def test_streams_and_views_of_states_are_refused_by_name(client: httpx.Client, p
     assert "send each chunk to /v1/translate, with `wait_k`" in reply.text
 
 
-def test_a_sequence_of_kserve_is_refused_by_name(client: httpx.Client) -> None:
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"sequence_id": 1, "sequence_start": True},
+        {"sru_state": "x"},
+        {"sru_preset": "x"},
+        {"sru_return_state": True},
+    ],
+)
+def test_sequences_and_states_over_kserve_are_refused_by_name(
+    client: httpx.Client, parameters: dict[str, Any]
+) -> None:
     tensor = {"name": "text_input", "datatype": "BYTES", "shape": [1, 1], "data": ["a4"]}
-    body = {"inputs": [tensor], "parameters": {"sequence_id": 1, "sequence_start": True}}
-    reply = client.post("/v2/models/gru-one-way/infer", json=body)
-    assert "no stream holds a translation" in reply.json()["error"]
+    for name, message in (
+        ("gru-one-way", "send each chunk to /v1/translate, with `wait_k`"),
+        ("gru-dot", "because it translates whole texts"),
+    ):
+        body = {"inputs": [tensor], "parameters": parameters}
+        reply = client.post(f"/v2/models/{name}/infer", json=body)
+        assert reply.status_code == 400
+        assert message in reply.json()["error"]
+
+
+def test_the_list_of_models_says_which_translate_texts_in_chunks(client: httpx.Client) -> None:
+    models = {each["id"]: each for each in client.get("/v1/models").json()["data"]}
+    chunks = {name: model["streams"] for name, model in models.items()}
+    assert chunks == dict.fromkeys(ONE_WAY, True) | {"gru-dot": False}
+    assert {model["state_bytes"] for model in models.values()} == {0}
 
 
 def test_a_state_that_no_token_holds_and_a_source_over_the_limit_are_refused(
