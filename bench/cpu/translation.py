@@ -8,7 +8,7 @@ Both have the same random weights and one thread, and take turns. flambe's decod
 so a plain beam search runs it over all tokens of all hypotheses in each step, in one batch. Both
 must find the same translations, with the same log-probabilities to 1e-3. The end token is out of
 reach, so that both take the same number of steps. Seconds are of the processor: a busy machine
-changes them little. Prints one line of JSON.
+changes them little. A round takes about a minute of it, nearly all of which is flambe's.
 """
 
 import importlib.util
@@ -19,14 +19,15 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
 from time import process_time
 from types import ModuleType
 from typing import Any
 
 import sruserve
 from bench.report.arguments import command_line
-from bench.report.machine import busy_percent, describe_machine
+from bench.report.report import Report
+from bench.report.samples import Samples
+from bench.report.targets import Target
 from sruserve.model.importers.translation.build import import_translation
 
 import torch  # isort: skip, after sruserve: it limits how long OpenMP's threads spin
@@ -34,6 +35,7 @@ from torch import Tensor, nn  # isort: skip
 
 BOS, EOS, PAD = 1, 2, 0
 Found = list[tuple[list[int], float]]  # tokens and log-probability, the best one first
+_TARGET = Target(minimum=3)
 
 
 class Plain(nn.Module):
@@ -139,7 +141,7 @@ def _check(ours: Sequence[Any], theirs: Sequence[Found]) -> None:
 
 
 def main() -> None:
-    """Check, measure and print."""
+    """Check, measure and store."""
     parser = command_line("bench.cpu.translation", __doc__)
     parser.add_argument("flambe", type=Path, help="folder of flambe 0.4.18")
     parser.add_argument("--quick", action="store_true", help="small sizes: shows that it runs")
@@ -156,13 +158,15 @@ def main() -> None:
         [draw.randrange(3, sizes[0]) for _ in range(draw.choice((10, 16, 22, 28)))]
         for _ in range(count)
     ]
+    report = Report("translation", ("sru",), args.quick)
     with tempfile.TemporaryDirectory() as folder:
         path = _import(plain, Path(folder))
         with sruserve.load(path, device="cpu") as model:
             _ours(model, sources[:2], 2)
             plain.search(sources[:2], 5, 2)
             times: dict[str, list[float]] = {"sruserve": [], "flambe": []}
-            for _ in range(args.rounds):
+            for number in range(1, args.rounds + 1):
+                report.progress(f"round {number} of {args.rounds}")
                 begin = process_time()
                 ours = _ours(model, sources, tokens)
                 middle = process_time()
@@ -170,11 +174,12 @@ def main() -> None:
                 times["sruserve"].append(middle - begin)
                 times["flambe"].append(process_time() - middle)
                 _check(ours, theirs)
-    seconds = {name: median(each) for name, each in times.items()}
-    ratio = median(b / a for a, b in zip(times["sruserve"], times["flambe"], strict=True))
-    facts = {"busy_percent": busy_percent(), **describe_machine("torch")}
-    print(json.dumps({"sentences": count, "beams": 5, "tokens": tokens,
-                      "seconds": seconds, "ratio": ratio, **facts}))  # fmt: skip
+    samples = {name: Samples(tuple(each), "s") for name, each in times.items()}
+    case = f"{count} sentences at beam 5, {tokens} tokens each, processor time"
+    report.add_case(case, samples)
+    ratio = samples["flambe"].over(samples["sruserve"]).median
+    report.check(f"{count} sentences at beam 5: flambe 0.4.18 / sruserve", ratio, "x", _TARGET)
+    report.finish(args.results)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from sruserve.api.results import (
     Tagging,
     Translation,
 )
-from sruserve.server.errors import WrongTask
+from sruserve.server.errors import InvalidRequest, WrongTask
 from sruserve.server.offload import offload
 from sruserve.server.repository.served import Served
 from sruserve.server.repository.served_model import ServedModel
@@ -165,7 +165,11 @@ async def results_of(
 
 def request_of(schema: type[Body], fields: dict[str, Any]) -> Body:
     """A valid request. Features are arrays, which would be slow to validate as lists."""
+    if fields.get("stream"):
+        raise InvalidRequest("a call returns whole results: leave 'stream' out", param="stream")
     features = None if schema is AnswerRequest else fields.pop("features", None)
+    if features is not None and "features" not in schema.model_fields:
+        raise InvalidRequest("this task reads no features: give texts or token ids", param="input")
     request = make_request(schema, **fields)
     if features is not None:
         request.features = features  # type: ignore[attr-defined]

@@ -8,7 +8,7 @@ from typing import Any, Protocol, Self
 from sruserve.api.calls import check_task
 from sruserve.api.inputs import Inputs
 from sruserve.api.local_model import LocalModel, make_request
-from sruserve.server.errors import Draining, ModelClosed
+from sruserve.server.errors import Draining, InvalidRequest, ModelClosed
 from sruserve.server.offload import offload
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.tasks.completion import Chunks
@@ -65,6 +65,10 @@ class Completing:
         check_task(local.served, None)
         inputs = Inputs(prompt, state=fields.pop("state", None))
         (piece,) = inputs.pieces(1 << 62) if inputs.values else ({"input": []},)
+        if "features" in piece:
+            raise InvalidRequest(
+                "a prompt has no features: give a text or token ids", param="prompt"
+            )
         piece["prompt"] = piece.pop("input")
         bias = fields.get("logit_bias")
         if bias is not None:

@@ -6,7 +6,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from sruserve.server.errors import InvalidRequest
+from sruserve.model.errors import TextError
+from sruserve.server.errors import InvalidRequest, UnfitInput
 
 
 class SupportsArray(Protocol):
@@ -34,6 +35,9 @@ class Inputs:
         inputs = _as_array(inputs)
         self.single = _is_one(inputs)
         self.values = [inputs] if self.single else [_as_array(each) for each in inputs]
+        for value in self.values:
+            if not _is_input(value):
+                raise _unreadable(value)
         self._pairs = None
         if pair is not None:
             pair = _as_array(pair)
@@ -98,13 +102,11 @@ def _is_one(inputs: Any) -> bool:
     if isinstance(inputs, str):
         return True
     if isinstance(inputs, np.ndarray):
+        if not inputs.ndim:
+            raise _unreadable(inputs)
         return _is_features(inputs) or (inputs.ndim == 1 and inputs.dtype.kind in "iu")
     if not isinstance(inputs, Iterable) or isinstance(inputs, (bytes, Mapping)):
-        raise InvalidRequest(
-            f"an input is a text, token ids, or an array of features, or a list of these; this is "
-            f"of type {type(inputs).__name__}",
-            param="input",
-        )
+        raise _unreadable(inputs)
     if not isinstance(inputs, (list, tuple)):
         return False
     first = next(iter(inputs), None)
@@ -114,6 +116,41 @@ def _is_one(inputs: Any) -> bool:
 def _is_features(value: Any) -> bool:
     array = isinstance(value, np.ndarray) and value.ndim == _FEATURE_AXES
     return array and value.dtype.kind in "fiu"
+
+
+def _is_input(value: Any) -> bool:
+    """Whether a value may be one input; the fields of requests check the numbers in it."""
+    if isinstance(value, np.ndarray):
+        return value.ndim > 0
+    return isinstance(value, (str, list, tuple))
+
+
+def _unreadable(value: Any) -> InvalidRequest:
+    return InvalidRequest(
+        "an input is a text, token ids, or an array of features, or a list of these; this is of "
+        f"type {type(value).__name__}",
+        param="input",
+    )
+
+
+def check_texts(field: str, value: Any) -> None:
+    """Raise `UnfitInput` for a text that no UTF-8 encodes, also in lists of texts."""
+    if isinstance(value, str) and not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise UnfitInput(
+                f"'{field}' has {value[error.start]!r}, one half of a surrogate pair, which is no "
+                "character: remove it, or send both halves as one character",
+                code=TextError.code,
+                param=field,
+            ) from None
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            check_texts(field, each)
+    elif isinstance(value, (list, tuple)) and value and not isinstance(value[0], (int, float)):
+        for each in value:
+            check_texts(field, each)
 
 
 def _plain(value: Any) -> Any:

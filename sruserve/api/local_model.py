@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from sruserve.api.caller import LocalCaller
 from sruserve.api.event_loop import EventLoop, event_loop
+from sruserve.api.inputs import check_texts
 from sruserve.model.errors import ModelError
 from sruserve.server.errors import Draining, ModelClosed, ModelLoadFailed
 from sruserve.server.fair_semaphore import FairSemaphore
@@ -211,6 +212,8 @@ class _Ending:
 
 def make_request(schema: type[R], **fields: Any) -> R:
     """A validated request of the fields that are not None; raises `ServeError`."""
+    for name, value in fields.items():
+        check_texts(name, value)
     try:
         return schema(**{name: value for name, value in fields.items() if value is not None})
     except ValidationError as error:

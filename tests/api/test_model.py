@@ -212,11 +212,29 @@ def test_token_ids_and_arrays_of_them_are_inputs(load: Load) -> None:
 
 
 def test_an_input_of_another_type_is_refused_by_name(load: Load) -> None:
-    wrong: Any = 7
-    with pytest.raises(InvalidRequest, match="this is of type int"):
-        load("question").classify(wrong)
+    wrong: Any
+    for wrong, kind in ((7, "int"), ([1.0], "float"), (np.ones(2), "ndarray"), (np.array(1), "nd")):
+        with pytest.raises(InvalidRequest, match=f"this is of type {kind}"):
+            load("question").classify(wrong)
+    for ask in (load("ids").score, load("ids").generate):
+        with pytest.raises(InvalidRequest, match="no features"):
+            ask(np.ones((2, 3)))
     with pytest.raises(InvalidRequest, match="give one for each"):
         load("question").classify(["a", "b"], state=[None])
+
+
+def test_half_of_a_surrogate_pair_is_refused_by_name(load: Load) -> None:
+    question, characters = load("question"), load("characters")
+    asks: list[tuple[str, Callable[[str], Any]]] = [
+        ("input", lambda half: question.classify(half, more=True, return_state=True)),
+        ("input", lambda half: question.classify(["who", half])),
+        ("input", lambda half: question.stream().send(half, more=True)),
+        ("prompt", lambda half: characters.generate(half)),
+        ("stop", lambda half: characters.generate("a", stop=[half])),
+    ]
+    for field, ask in asks:
+        with pytest.raises(InvalidRequest, match=rf"'{field}' has .*ud83d', one half"):
+            ask("who \ud83d")
 
 
 def test_a_method_of_another_task_names_the_right_one(load: Load) -> None:

@@ -10,6 +10,7 @@ from sruserve.check.findings import Finding
 from sruserve.check.session import Options, Outcome, check_server
 from sruserve.model.heads.regression import Regression
 from tests.server.processes import serving
+from tests.server.translation.models import save_random_system
 from tests.support import PRINTABLE, save_random_model
 
 Examine = Callable[..., Outcome]
@@ -27,6 +28,7 @@ def model_folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [
         DEMO / "question-type",
         DEMO / "shakespeare",
+        DEMO / "numbers",
         save_random_model(parent / "tagger", "tag", labels=("O", "B-X", "I-X"), **characters),
         save_random_model(parent / "encoder", "encode", **features),
         save_random_model(parent / "sensor", "classify", labels=("low", "high"), **features),
@@ -36,6 +38,7 @@ def model_folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
             parent / "whole", "classify", labels=("a", "b"), bidirectional=True, **characters
         ),
         save_random_model(parent / "pairs", "pair", **pair),
+        save_random_system(parent / "gru-dot", "gru-dot").path,
     ]
 
 

@@ -1,5 +1,7 @@
 """Our own server passes every check that applies, over each protocol."""
 
+from pathlib import Path
+
 import pytest
 
 from sruserve.check.findings import Verdict
@@ -47,6 +49,27 @@ def test_our_server_passes_what_applies(
     assert all(found[name].comparisons >= 4 for name in passed)
     assert all(found[name].largest == 0 for name in passed)
     assert outcome.exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("protocol", "model", "applicable"),
+    [
+        ("sruserve", "numbers", STREAMED - {"retry"}),
+        ("sruserve", "gru-dot", WHOLE),
+        ("kserve", "numbers", WHOLE),
+    ],
+)
+def test_translations_are_compared_and_those_of_texts_in_chunks_too(
+    url: str, examine: Examine, tmp_path: Path, protocol: str, model: str, applicable: set[str]
+) -> None:
+    inputs = tmp_path / "inputs.txt"
+    inputs.write_text("en: 7\nde: 421\niso: March 5, 2021\n")
+    found = findings(examine(url, url, protocol=protocol, model=model, inputs=inputs))
+    reasons = {name: finding.reason for name, finding in found.items()}
+    passed = {n for n, finding in found.items() if finding.verdict is Verdict.PASSES}
+    assert passed == applicable, reasons
+    if "split" in passed:
+        assert "no stream of the server holds a translation" in reasons["retry"]
 
 
 def test_an_unnamed_replica_and_other_things_that_do_not_exist_are_explained(

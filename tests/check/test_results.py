@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sruserve.check.protocols.sruserve_results import task_result
 from sruserve.check.results import Difference, Result, Scalar, compare, flatten, joined
 
 SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=2))
@@ -74,6 +75,16 @@ def test_the_first_difference_is_shown_with_the_text_after_it() -> None:
 def test_chunks_follow_each_other_where_a_part_grows_and_the_last_counts_elsewhere() -> None:
     chunks = [Result({"steps": (i, i), "label": (str(i),)}, frozenset({"steps"})) for i in range(3)]
     assert joined(chunks).parts == {"steps": (0, 0, 1, 1, 2, 2), "label": ("2",)}
+
+
+def test_chunks_of_a_translation_add_up_and_have_the_end_of_the_last_one() -> None:
+    begun: dict[str, Any] = {"text": "on", "token_ids": None, "finish_reason": None, "score": -1.0}
+    ended = {"text": "e", "token_ids": None, "finish_reason": "stop", "score": -2.0}
+    whole = task_result("translate", {**ended, "text": "one"})
+    chunks = [task_result("translate", each) for each in (begun, ended)]
+    assert compare(whole, joined(chunks)) is None
+    for change in ({"text": "ore"}, {"score": -2.5}, {"finish_reason": "length"}):
+        assert compare(whole, task_result("translate", {**ended, "text": "one", **change}))
 
 
 def test_nested_values_are_flattened_in_their_order() -> None:

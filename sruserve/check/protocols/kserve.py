@@ -47,7 +47,8 @@ class KServeServer(Server):
         self.has_sequences = "sequence_batching" in config
         self._inputs = tuple(inputs)
         outputs = [entry.get("name") for entry in objects({"output": [], **config}, "output")]
-        self.generates = is_sruserve and bool({"text_output", "output_ids"} & set(outputs))
+        writes = bool({"text_output", "output_ids"} & set(outputs))
+        self.generates = is_sruserve and writes and "score" not in outputs  # as translations have
 
     @classmethod
     def open(cls, replicas: Sequence[Transport], model: str | None) -> "KServeServer":

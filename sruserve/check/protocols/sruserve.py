@@ -29,6 +29,7 @@ from sruserve.check.transport import Transport
 _GENERATION = {"max_tokens": 24, "temperature": 0.8, "logprobs": 1, "return_token_ids": True}
 _KIND = "models"
 _STATE_TOO_LARGE = "state_too_large"
+_WAIT_K = 3  # tokens of a text, some of whose chunks then have a part of its translation
 _INPUTS = {"generate": "prompt", "answer": "question"}
 _ID_INPUTS = ("input_ids", "pair_ids")
 
@@ -88,12 +89,20 @@ class SruserveServer(Server):
             values["pair"] = value[::-1]
         if self.task == "answer":
             values["context"] = value
-        options = _GENERATION | {"seed": number} if self.task == "generate" else {}
-        return Sample(values, frozenset({name}), options, number)
+        return Sample(values, frozenset({name}), self._options(number), number)
+
+    def _options(self, number: int) -> dict[str, Any]:
+        """The fields of a request that say how its result is found."""
+        if self.task == "generate":
+            return _GENERATION | {"seed": number}
+        if self.task != "translate":
+            return {}
+        return {"scores": True} | ({"wait_k": _WAIT_K} if self.can_stream else {})
 
     def cut(self, sample: Sample, places: Sequence[float]) -> list[Sample]:
         """Of a generated text, the prompt stays whole, and the tokens are cut."""
-        return sample.cut_generation(places) if sample.options else sample.cut(places)
+        generates = self.task == "generate"
+        return sample.cut_generation(places) if generates else sample.cut(places)
 
     def ask(self, sample: Sample, ready: Ready | None = None, replica: int = 0) -> Result:
         return self.result(self.replicas[replica].post(self.path, self.body(sample), ready))
@@ -102,7 +111,8 @@ class SruserveServer(Server):
         if self.task == "generate":
             raise NotApplicable("prompts of one request share a seed")
         listed = {name: [s.values[name] for s in samples] for name in samples[0].values}
-        reply = self.replicas[0].post(self.path, {"model": self.model, **listed})
+        body = {"model": self.model, **listed, **samples[0].options}
+        reply = self.replicas[0].post(self.path, body)
         return [task_result(self.task, each) for each in objects(reply, "results", len(samples))]
 
     def tokens(self) -> Tokens:
@@ -130,6 +140,8 @@ class SruserveServer(Server):
 
     def numbered(self) -> Callable[[], NumberedStream]:
         self._needs_streams()
+        if self.task == "translate":
+            raise NotApplicable("no stream of the server holds a translation: its client does")
         try:
             HeldStream(self).close()
         except Refused as error:

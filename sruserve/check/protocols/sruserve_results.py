@@ -26,4 +26,10 @@ def task_result(task: str, entry: Mapping[str, Any]) -> Result:
         if entry.get("steps") is not None:
             values["steps"] = flatten(entry["steps"])
         return Result(values, frozenset({"steps"}) & values.keys())
+    if task == "translate":
+        text, ids = entry.get("text"), entry.get("token_ids")
+        written = {"text": flatten(list(text or "")), "token_ids": flatten(ids or [])}
+        of_last = ("finish_reason", "score", "log_probability")
+        ends = {name: flatten(entry.get(name)) for name in of_last}
+        return Result({**written, **ends}, frozenset(written))
     return Result({name: flatten(entry.get(name)) for name in ("label", "score", "scores")})

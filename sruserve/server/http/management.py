@@ -52,7 +52,7 @@ def _describe(lifecycle: Lifecycle, model_id: str, served: Served) -> replies.Mo
         description=model.config.description or "",
         digest=model.digest,
         dtype=model.dtype,
-        streams=served.not_streamable_because is None,
+        streams=served.has_states,
         state_bytes=served.state_bytes,
         presets=list(served.presets),
         labels=list(served.labels),

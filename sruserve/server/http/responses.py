@@ -275,10 +275,14 @@ class TranslationPart(BaseModel):
     text: str | None = Field(description="What is new of the translation.")
     token_ids: _TokenIds
     finish_reason: str | None = Field(
-        description="Why the translation has ended; null: it goes on in later events."
+        description="Why the translation has ended; null: it goes on in later events, or with more "
+        "of its text."
     )
     score: _Scored
     log_probability: _LogProbability
+    state: str | None = Field(
+        None, description="In the last event, with `more`: the state that continues the text."
+    )
 
 
 class TranslateEvent(BaseModel):
@@ -287,7 +291,8 @@ class TranslateEvent(BaseModel):
     id: _Id
     model: _Model
     results: list[TranslationPart] = Field(
-        description="The part of one translation; empty in the last event."
+        description="The part of one translation; in the last event, an entry with a `state` for "
+        "each text that goes on."
     )
     usage: Steps | None = Field(None, description="In the last event.")
 
@@ -426,10 +431,13 @@ class ModelInfo(BaseModel):
     )
     dtype: str = Field(description="Compute dtype: `float32`, `bfloat16` or `float16`.")
     streams: bool = Field(
-        description="Whether a state of `state_bytes` continues an input. Translations by `wait_k` "
-        "have states of their own."
+        description="Whether an input may come in chunks, each of which continues the state of the "
+        "one before; for task `translate`, with `wait_k`."
     )
-    state_bytes: int = Field(description="Bytes of one stream's state; with a CRF, at most.")
+    state_bytes: int = Field(
+        description="Bytes of one stream's state; with a CRF, at most; 0 for task `translate`, "
+        "whose states grow with their texts."
+    )
     presets: list[str] = Field(description="Names that `preset` accepts.")
     labels: list[str] = Field(
         description="Names of its classes, in the order of their ids; empty without classes."

@@ -6,10 +6,11 @@ from typing import Any
 from sruserve.server.auth import Tenants
 from sruserve.server.engine.job import Translated
 from sruserve.server.http.call import ReplyWriter
-from sruserve.server.http.sse import DONE, error_event, event, send_events
+from sruserve.server.http.sse import DONE, error_event, send_events
 from sruserve.server.http.v1 import PerInputEndpoint
 from sruserve.server.json_output import json_bytes, long_json
 from sruserve.server.tasks.caller import Caller
+from sruserve.server.tasks.inputs import LONG_CHARACTERS
 from sruserve.server.tasks.translate import TranslateTask
 from sruserve.server.tasks.translate_request import TranslateRequest
 from sruserve.server.tasks.translation import Translation
@@ -47,11 +48,11 @@ class TranslateEndpoint(PerInputEndpoint[TranslateRequest]):
 class _Events:
     """Encodes the chunks of translations."""
 
-    long = False
     error = staticmethod(error_event)
 
     def __init__(self, number: str, request: TranslateRequest, translation: Translation) -> None:
         self._translation, self._scores = translation, request.scores
+        self.long = translation.state_numbers > LONG_CHARACTERS
         self._header = {"id": f"{_PREFIX}-{number}", "model": translation.model}
         self._head = b"data: " + json_bytes(self._header)[:-1] + b',"results":['
 
@@ -59,14 +60,17 @@ class _Events:
         """The events of the chunks, one for each that has something new."""
         encode, events = long_json if large else json_bytes, []
         for index, piece in chunks:
-            part = self._translation.part(index, piece)
-            if not self._scores:
-                part["score"] = part["log_probability"] = None
+            part = self._shown(self._translation.part(index, piece))
             if part["text"] or part["token_ids"] or part["finish_reason"]:
                 events.append(self._head + encode(part) + b"]}\n\n")
         return b"".join(events)
 
     def last(self) -> bytes:
-        """The event with the steps of all translations, then `[DONE]`."""
+        """The event with the states and with the steps of all translations, then `[DONE]`."""
+        parts = [self._shown(part) for part in self._translation.states()]
         usage = {"steps": self._translation.steps}
-        return event({**self._header, "results": [], "usage": usage}) + DONE
+        value = {**self._header, "results": parts, "usage": usage}
+        return b"data: " + (long_json if self.long else json_bytes)(value) + b"\n\n" + DONE
+
+    def _shown(self, part: dict[str, Any]) -> dict[str, Any]:
+        return part if self._scores else part | {"score": None, "log_probability": None}

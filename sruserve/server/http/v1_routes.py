@@ -134,6 +134,8 @@ def translate(path: str, context: Context) -> TaskEndpoint[Any]:
     Return the best translations of each text, found by a beam search; with `stream`, send the
     greedy translation while it grows, as server-sent events; with `wait_k`, translate a text that
     comes in chunks.
+
+    When streaming with `more`, the states are in the last event, which has `usage`.
     """
     tasks, tenants, ping_seconds = context
     return TranslateEndpoint(path, tasks.translate, tenants, ping_seconds)

@@ -80,6 +80,7 @@ class Inference:
         model = None if options.sequence is None else with_states(served)
         if model is not None:  # before the fields, whose refusals do not speak of sequences
             model.check_streams("sequence_id")
+        task.check_fields(served, options.fields)
         inputs = task.signature.check(served.name, request.inputs, options.fields)
         task.signature.check_outputs(served.name, request.outputs)
         begin = perf_counter()

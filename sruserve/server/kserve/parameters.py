@@ -12,12 +12,12 @@ DEFAULT_PRIORITY = 50
 _MAX_MICROSECONDS = 2**31 * 1000
 _MAX_ID = 128  # characters
 # fields of the request, with the parameter names that Triton's clients allow
-_STATE_FIELDS = {
+STATE_FIELDS = {
     "sru_state": "state",
     "sru_preset": "preset",
     "sru_return_state": "return_state",
 }
-_OURS = (*_STATE_FIELDS, "sru_step", "sequence_id", "sequence_start", "sequence_end", "priority")
+_OURS = (*STATE_FIELDS, "sru_step", "sequence_id", "sequence_start", "sequence_end", "priority")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,8 @@ def read_parameters(parameters: Parameters, options: Collection[str]) -> Request
     for name, value in parameters.items():
         if name in options:
             fields[name] = value
-        elif name in _STATE_FIELDS:
-            fields[_STATE_FIELDS[name]] = value
+        elif name in STATE_FIELDS:
+            fields[STATE_FIELDS[name]] = value
         elif name == "priority":
             fields["priority"] = _priority(value)
         elif name == "timeout":

@@ -30,6 +30,9 @@ class TensorTask:
     schema: type[ModelRequest]
     signature: Signature
 
+    def check_fields(self, served: Any, fields: Mapping[str, Any]) -> None:
+        """Raise `CannotStream` for a field of states that the model does not take."""
+
     async def run(
         self, caller: Caller, served: Any, request: Any, cost: int
     ) -> tuple[list[Tensor], str | None]:

@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 from sruserve.server.kserve.datatypes import BYTES, number_tensor, text_tensor
 from sruserve.server.kserve.messages import Tensor
+from sruserve.server.kserve.parameters import STATE_FIELDS
 from sruserve.server.kserve.signature import Signature, Spec
 from sruserve.server.kserve.tasks import TensorTask
 from sruserve.server.offload import offload
@@ -34,6 +35,11 @@ class Translate(TensorTask):
         outputs = (writes, Spec("finish_reason", BYTES, (1,)), Spec("score", "FP64", (1,)))
         batches = self._reads and self._writes
         self.signature = Signature((reads,), outputs, max_batch_size if batches else 0)
+
+    def check_fields(self, served: ServedTranslator, fields: Mapping[str, Any]) -> None:
+        for parameter, field in STATE_FIELDS.items():
+            if fields.get(field) not in (None, False):
+                served.check_streams(parameter)
 
     async def run(
         self, caller: Caller, served: ServedTranslator, request: Any, cost: int

@@ -55,7 +55,7 @@ class DocumentEntry(PresetEntry):
         if set(lists) != set(reader.needs):
             needs, has = (", ".join(names) or "no lists" for names in (reader.needs, lists))
             raise InvalidRequest(f"{served.name} needs {needs}, and it has {has}")
-        check_lists(reader, lists, passage.words, "document")
+        check_lists(reader, lists, passage.words, "document", None)
         return Document(reader, passage.ids, passage.words, lists)
 
 

@@ -72,24 +72,30 @@ def _looked_up(served: ServedModel, words: list[str], field: str) -> Ids:
 
 
 def check_lists(
-    reader: ReaderConfig, lists: Mapping[str, Sequence[str]], words: Sequence[str], of: str
+    reader: ReaderConfig,
+    lists: Mapping[str, Sequence[str]],
+    words: Sequence[str],
+    of: str,
+    field: str | None = "features",
 ) -> None:
     """Raise `InvalidRequest` unless each list has an entry for each word, and no unknown tag.
 
-    lists: by their names. of: whose words they are.
+    lists: by their names. of: whose words they are. field: of a request, which has the lists; None:
+    a file has them beside the words.
     """
+    place = f" of '{field}'" if field else ""
     for name, values in lists.items():
         if len(values) != len(words):
             raise InvalidRequest(
-                f"'{name}' of 'features' has {len(values)} entries for the {len(words)} words of "
-                f"the {of}: send one for each word; send the words as a list to decide where they "
+                f"'{name}'{place} has {len(values)} entries for the {len(words)} words of the "
+                f"{of}: give one for each word; give the words as a list to decide where they "
                 "begin",
-                param="features",
+                param=field,
             )
         known = reader.labels(name) if name in reader.tables else values
         if unknown := set(values).difference(known):
             raise InvalidRequest(
-                f"'{name}' of 'features' has the tag {min(unknown)[:40]!r}, which the model does "
-                f"not know; it knows {', '.join(known[:20])}{', …' if len(known) > 20 else ''}",
-                param="features",
+                f"'{name}'{place} has the tag {min(unknown)[:40]!r}, which the model does not "
+                f"know; it knows {', '.join(known[:20])}{', …' if len(known) > 20 else ''}",
+                param=field,
             )

@@ -24,8 +24,9 @@ from sruserve.server.tasks.encode import listed
 from sruserve.server.tasks.inputs import INPUT_CHARACTERS, LONG_CHARACTERS
 from sruserve.server.tasks.per_input import Results, ResultTask
 from sruserve.server.tasks.translate_request import TranslateRequest
-from sruserve.server.tasks.translation import Translation, written
+from sruserve.server.tasks.translation import Translation
 from sruserve.server.tasks.translation_sources import Source, read_sources
+from sruserve.server.tasks.translation_text import TranslationWriter
 
 _TOKEN_NUMBERS = 2  # of a reply, for a token's text
 _STREAM_NUMBERS = 1024  # that a stream may always have waiting: enough for a fast client
@@ -74,11 +75,10 @@ class TranslateTask(ResultTask[TranslateRequest]):
         self, served: ServedTranslator, item: Source, found: Hypothesis
     ) -> dict[str, Any]:
         source_text, target_text = served.model.source_text, served.model.target_text
-        before, ends, earlier = item.before, found.finish_reason is not None, 0
-        if before is not None:
-            ends, earlier = ends and before.finish_reason is None, len(before.tokens)
         ids: list[int] = found.tokens.tolist()
-        text, token_ids = written(target_text, ids, earlier, ends=ends)
+        earlier = 0 if item.before is None else len(item.before.tokens)
+        writer = TranslationWriter(target_text, item.before)
+        text, token_ids = writer.write(ids[earlier:], ends=found.finish_reason is not None)
         alignment = None
         if found.attention is not None:
             alignment = {
@@ -117,16 +117,16 @@ class TranslateTask(ResultTask[TranslateRequest]):
         done = caller.loop.create_future()
         needs = served.engine.needs(search, sources)
         self._check_tokens(request, served, needs)
-        numbers = _reply_numbers(request, sources, needs)
+        numbers, states = _reply_numbers(request, sources, needs), 0
         for source, need in zip(sources, needs, strict=True):
-            numbers += _state_numbers(served, source, need)
+            states += _state_numbers(served, source, need)
         free = min(numbers, _STREAM_NUMBERS) if streams else numbers
-        hold = self.reserve_reply(free, _ADVICE)
+        hold = self.reserve_reply(free + states, _ADVICE)
         buffer: ChunkBuffer[Translated] | None = None
         if streams:
             room = Room(hold, free, _TOKEN_NUMBERS, self.limits.reply_numbers)
             buffer = ChunkBuffer(done, 1, room)
-        translation = Translation(caller, served, done, len(sources), buffer, numbers)
+        translation = Translation(caller, served, done, sources, buffer, numbers + states, states)
         job = Job(
             kind=JobKind.TRANSLATE,
             items=sources,

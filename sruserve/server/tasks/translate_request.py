@@ -53,7 +53,9 @@ class TranslateRequest(ModelRequest):
         description="Return how much each token of a translation attends to those of its text.",
     )
     stream: bool = Field(
-        False, description="Send translations while they grow, as events; with one beam only."
+        False,
+        description="Send translations while they grow, as events; with one beam only. With "
+        "`more`, the last event has the states.",
     )
     wait_k: Annotated[int, Field(ge=1, le=2**31)] | None = Field(
         None,
@@ -129,9 +131,8 @@ class TranslateRequest(ModelRequest):
                 f"'{field}' translates greedily, because what is written stays: leave 'beam_size' "
                 "out, or set it to 1"
             )
-        for name in ("attention", "stream"):
-            if getattr(self, name):
-                raise explained(f"'{name}' does not go with '{field}': leave one of them out")
+        if self.attention:
+            raise explained(f"'attention' does not go with '{field}': leave one of them out")
         if self.return_state and not self.more:
             raise explained(
                 "'return_state' needs 'more': a translation whose text has ended does not go on; "

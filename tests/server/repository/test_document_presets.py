@@ -194,8 +194,8 @@ NO_LISTS, LISTED = "words-alone", "tagged"
         (NO_LISTS, {"a": {"words": ["Ben"], "pos": ["NN"]}}, "needs no lists"),
         (NO_LISTS, {"a": "Ben " * 4096}, "preset 'a': .* 4097"),
         (LISTED, {"a": "Ben"}, "needs lemmas, pos, ner, and it has no lists"),
-        (LISTED, {"a": {"words": WORDS, **LISTS, "ner": ["O"]}}, "'ner' .* has 1 entries"),
-        (LISTED, {"a": {"words": WORDS, **LISTS, "pos": ["XX"] * 6}}, "has the tag 'XX'"),
+        (LISTED, {"a": {"words": WORDS, **LISTS, "ner": ["O"]}}, "'ner' has 1 entries for the 6"),
+        (LISTED, {"a": {"words": WORDS, **LISTS, "pos": ["XX"] * 6}}, "'pos' has the tag 'XX'"),
     ],
 )
 def test_a_document_that_cannot_be_read_is_named(

@@ -27,6 +27,12 @@ def words(tokens: Any) -> str:
     return " ".join("<unk>" if token == 0 else f"b{token}" for token in tokens)
 
 
+def pieces(whole: str, draw: random.Random) -> list[str]:
+    """A text cut at up to six random places, also inside words."""
+    cuts = sorted(draw.choices(range(1, len(whole) + 1), k=draw.randint(0, 6)))
+    return [whole[a:b] for a, b in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
+
+
 def ask(client: httpx.Client, model: str, **fields: Any) -> list[dict[str, Any]]:
     """The results of a request."""
     reply = client.post("/v1/translate", json={"model": model, **fields})

@@ -118,6 +118,22 @@ def test_steps_have_no_more_beams_than_they_have_time_for(
     assert learned == [sum(widths) for widths in searches.widths]
 
 
+def test_slow_steps_still_have_128_beams(
+    serve: Serve,
+    systems: dict[str, TranslationModel],
+    searches: Searches,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    learn = StepTime.learn
+    monkeypatch.setattr(StepTime, "learn", lambda self, a, b, _: learn(self, a, b, 9.0))
+    body = {"input": [text(each) for each in sources(60)], "beam_size": 5, "max_tokens": 6}
+    with serve(str(systems["transformer"].path)) as (client, _):
+        ask(client, "transformer", **body)
+        searches.widths.clear()
+        ask(client, "transformer", **body)
+    assert max(map(sum, searches.widths)) == 125
+
+
 def test_requests_whose_beams_cannot_wait_get_429_until_others_end(
     small: AbstractContextManager[Running], searches: Searches
 ) -> None:

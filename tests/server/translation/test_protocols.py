@@ -71,6 +71,10 @@ def test_the_api_for_python_translates(
             model.classify("a4")
         with pytest.raises(sruserve.ServeError, match="translates whole texts"):
             model.stream()
+        with pytest.raises(sruserve.ServeError, match="leave 'stream' out"):
+            model.translate("a4", stream=True)  # type: ignore[call-overload]
+        with pytest.raises(sruserve.ServeError, match="reads no features"):
+            model.translate([[1.0, 2.0]])
     assert one == found[0]
     for result, reply in zip(found, expected, strict=True):
         for each, other in zip(

@@ -1,7 +1,6 @@
 """Translations by wait-k: any split of a text is written as the whole text at once."""
 
 import random
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,33 +16,14 @@ from sruserve.server.tasks.task import TURN
 from tests.model.translation.systems import BOS, EOS
 from tests.server.conftest import Serve
 from tests.server.observing import until
-from tests.server.translation.asking import ask, sources, text, words
-from tests.server.translation.conftest import Running, engine_of
+from tests.server.translation.asking import ask, pieces, sources, text, words
+from tests.server.translation.conftest import ONE_WAY, Running, engine_of
 from tests.server.translation.held_searches import Searches
-from tests.server.translation.models import save_random_system
 from tests.server.translation.test_leaving import is_free
 from tests.server.translation.wait_k_oracle import wait_k
 
-# with what is added to the score of the end, such that some translations end and others do not
-ENDS = {"gru-one-way": 5.0, "lstm-one-way": 3.5, "sru-one-way": -1.0, "qrnn-general": 3.2}
-NAMES = tuple(ENDS)
+NAMES = tuple(ONE_WAY)
 KS = (1, 2, 3, 5, 9, 1000)
-
-
-@pytest.fixture(scope="module")
-def one_way(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TranslationModel]:
-    folder = tmp_path_factory.mktemp("one-way")
-    return {name: save_random_system(folder / name, name, 1, end) for name, end in ENDS.items()}
-
-
-@pytest.fixture(scope="module")
-def both(
-    serve: Serve, one_way: dict[str, TranslationModel], systems: dict[str, TranslationModel]
-) -> Iterator[Running]:
-    """A server with these systems, and one that reads whole texts."""
-    folders = [str(model.path) for model in (*one_way.values(), systems["gru-dot"])]
-    with serve(*folders) as running:
-        yield running
 
 
 @pytest.fixture
@@ -81,12 +61,6 @@ def counted(
         steps += reply.json()["usage"]["steps"]
     scores = result["score"], result["log_probability"]
     return Joined(written, result["finish_reason"], *scores), steps
-
-
-def pieces(whole: str, draw: random.Random) -> list[str]:
-    """A text cut at up to six random places, also inside words."""
-    cuts = sorted(draw.choices(range(1, len(whole) + 1), k=draw.randint(0, 6)))
-    return [whole[a:b] for a, b in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -243,7 +217,8 @@ BEGIN: dict[str, Any] = {"model": "gru-one-way", "input": "a4 a5 ", "wait_k": 2}
         ({"beam_size": 2}, "invalid_request", "'wait_k' translates greedily"),
         ({"n_best": 2}, "invalid_request", "'n_best'"),
         ({"attention": True}, "invalid_request", "'attention' does not go with 'wait_k'"),
-        ({"stream": True}, "invalid_request", "'stream' does not go with 'wait_k'"),
+        ({"stream": True, "beam_size": 2}, "invalid_request", "'wait_k' translates greedily"),
+        ({"stream": True, "model": "gru-dot"}, "cannot_stream", "in both directions"),
         ({"return_state": True}, "invalid_request", "'return_state' needs 'more'"),
         ({"wait_k": 0}, "invalid_request", "'wait_k'"),
         ({"input": "", "more": True}, "empty_input", "nothing to translate"),
@@ -290,11 +265,34 @@ def test_streams_and_views_of_states_are_refused_by_name(client: httpx.Client, p
     assert "send each chunk to /v1/translate, with `wait_k`" in reply.text
 
 
-def test_a_sequence_of_kserve_is_refused_by_name(client: httpx.Client) -> None:
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"sequence_id": 1, "sequence_start": True},
+        {"sru_state": "x"},
+        {"sru_preset": "x"},
+        {"sru_return_state": True},
+    ],
+)
+def test_sequences_and_states_over_kserve_are_refused_by_name(
+    client: httpx.Client, parameters: dict[str, Any]
+) -> None:
     tensor = {"name": "text_input", "datatype": "BYTES", "shape": [1, 1], "data": ["a4"]}
-    body = {"inputs": [tensor], "parameters": {"sequence_id": 1, "sequence_start": True}}
-    reply = client.post("/v2/models/gru-one-way/infer", json=body)
-    assert "no stream holds a translation" in reply.json()["error"]
+    for name, message in (
+        ("gru-one-way", "send each chunk to /v1/translate, with `wait_k`"),
+        ("gru-dot", "because it translates whole texts"),
+    ):
+        body = {"inputs": [tensor], "parameters": parameters}
+        reply = client.post(f"/v2/models/{name}/infer", json=body)
+        assert reply.status_code == 400
+        assert message in reply.json()["error"]
+
+
+def test_the_list_of_models_says_which_translate_texts_in_chunks(client: httpx.Client) -> None:
+    models = {each["id"]: each for each in client.get("/v1/models").json()["data"]}
+    chunks = {name: model["streams"] for name, model in models.items()}
+    assert chunks == dict.fromkeys(ONE_WAY, True) | {"gru-dot": False}
+    assert {model["state_bytes"] for model in models.values()} == {0}
 
 
 def test_a_state_that_no_token_holds_and_a_source_over_the_limit_are_refused(

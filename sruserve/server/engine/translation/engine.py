@@ -33,7 +33,7 @@ from sruserve.server.errors import (
 
 _log = logging.getLogger(__name__)
 _ENCODE_SHARE = 8  # while sentences are translated, sources take 1/8 of a step, so none stalls
-_MIN_BEAMS = 64  # beams that every step may have, however slow they are: those of any sentence
+_MIN_BEAMS = 128  # that every step may have, however slow: in fewer, reading weights takes long
 _WAITING = 4  # memories of beams that requests may claim together: one is in use, three wait
 
 

@@ -54,10 +54,10 @@ function row(model, last, now) {
   return element("tr", {}, ...cells);
 }
 
-/** The size of a state; that of a translation grows with its text. */
+/** The size of a state. */
 function state(model) {
-  if (model.streams) return bytes(model.state_bytes);
-  return model.task === "translate" ? "–" : "reads whole inputs";
+  if (!model.streams) return "reads whole inputs";
+  return model.task === "translate" ? "grows with its text" : bytes(model.state_bytes);
 }
 
 function cell(label, text) {

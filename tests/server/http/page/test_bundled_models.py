@@ -121,7 +121,7 @@ def test_a_translator_is_listed_and_no_choice_of_other_tasks(
     row = "[...document.querySelector('#models-rows tr:last-child').children]"
     name, *cells = visitor.evaluate(f"{row}.map((cell) => cell.textContent)")
     assert name.startswith("numbers Translates ")
-    assert cells[:4] == ["translate", "1", "float32", "\u2013"]
+    assert cells[:4] == ["translate", "1", "float32", "grows with its text"]
 
 
 def test_another_model_begins_the_sums_anew(bundled: tuple[Visitor, httpx.Client]) -> None:
