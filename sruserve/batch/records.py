@@ -111,7 +111,7 @@ def _json(number: int, line: bytes, column: str | None) -> Record:
 
 def _rows(source: Source, column: str | None) -> Iterator[Record]:
     csv.field_size_limit(MAX_LINE_BYTES)
-    rows = csv.reader(_decoded(source))
+    rows = csv.reader(_Decoded(source))
     place: int | None = None
     while True:
         try:
@@ -132,17 +132,26 @@ def _rows(source: Source, column: str | None) -> Iterator[Record]:
             yield Record(source.line, problem=problem)
 
 
-def _decoded(source: Source) -> Iterator[str]:
-    for line in source:
+class _Decoded:
+    """The lines of a source as texts. No generator, which would end with its first error."""
+
+    def __init__(self, source: Source) -> None:
+        self._source, self._lines = source, iter(source)
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        line = next(self._lines)
         if line is None:
             raise InputError(f"a line has more than {MAX_LINE_BYTES:,} bytes")
-        yield line.decode("utf-8-sig" if source.line == 1 else "utf-8", "surrogateescape")
+        return line.decode("utf-8-sig" if self._source.line == 1 else "utf-8", "surrogateescape")
 
 
 def _cell(number: int, text: str) -> Record:
     try:
         text.encode()
-    except UnicodeEncodeError:  # of what `_decoded` could not decode
+    except UnicodeEncodeError:  # of what `_Decoded` could not decode
         return Record(number, problem="the row is not UTF-8")
     return Record(number, text)
 

@@ -12,6 +12,7 @@ from sruserve.model.machine import installed_memory, memory_limit
 
 _DENSE_BYTES = 16 << 20  # a file of so few may have any holes
 _MOST_HOLES = 8  # a file may be so many times as large as what is stored of it
+_PART_BYTES = 1 << 20
 _MOST_EXTENTS = 10_000  # of a file that are looked at
 MAX_TEXT_BYTES = 128 << 20  # of a file with a vocabulary, labels, options or presets
 
@@ -60,9 +61,17 @@ def _is_sparse(number: int, size: int) -> bool:
 
 
 def read_regular(path: Path, max_bytes: int = MAX_TEXT_BYTES) -> bytes:
-    """Return the content of a file; raises `OSError` as `open_regular` does."""
+    """Return the content of a file; raises `OSError` as `open_regular` does.
+
+    The limit holds also for a file that grows meanwhile, or that states no size, as in /proc.
+    """
+    content = bytearray()
     with open_regular(path, max_bytes) as file:
-        return file.read()
+        while part := file.read(min(_PART_BYTES, max_bytes + 1 - len(content))):
+            content += part
+    if len(content) > max_bytes:
+        raise OSError(EFBIG, f"it has more than {max_bytes:,} bytes", str(path))
+    return bytes(content)
 
 
 def memory_bytes() -> int:

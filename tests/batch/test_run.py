@@ -242,6 +242,18 @@ def test_a_line_that_is_too_long_is_wrong_and_never_in_memory(
     assert [each["line"] for each in errors(tmp_path / "out")] == [2, 5]
 
 
+def test_rows_of_csv_after_a_line_that_is_too_long_are_answered(
+    local: Local, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "MAX_LINE_BYTES", 100)
+    content = b'text\nwho\n"' + b"x" * 500 + b'"\nwhat\nwhen\n'
+    run(local("question"), content, tmp_path / "out", "csv")
+    assert [each["line"] for each in answers(tmp_path / "out")] == [2, 4, 5]
+    (error,) = errors(tmp_path / "out")
+    assert error["line"] == 3
+    assert "a line has more than" in error["reason"]
+
+
 @pytest.mark.parametrize(
     ("task", "text", "max_size", "lines"),
     [

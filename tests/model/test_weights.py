@@ -16,6 +16,7 @@ from torch import Tensor
 from sruserve.kernels import single
 from sruserve.model import weights
 from sruserve.model.errors import ModelError
+from sruserve.model.files import read_regular
 from sruserve.model.folder import Model, load_model
 from sruserve.model.importers.build import _read_labels, import_checkpoint
 from sruserve.model.importers.checkpoint import read_checkpoint
@@ -175,6 +176,14 @@ def test_a_file_that_is_mostly_holes_is_refused_before_memory_is_taken(tmp_path:
     path = holes(tmp_path / "a.safetensors", stored=1 << 20)
     with pytest.raises(OSError, match=r"most are holes.*cp --sparse=never"):
         read_tensors(path)
+
+
+def test_a_file_that_states_no_size_is_read_up_to_the_limit() -> None:
+    maps = Path("/proc/self/maps")
+    assert not maps.stat().st_size
+    with pytest.raises(OSError, match="it has more than 100 bytes"):
+        read_regular(maps, 100)
+    assert read_regular(maps).startswith(maps.read_bytes()[:100])
 
 
 def test_a_file_with_some_holes_is_read(tmp_path: Path) -> None:

@@ -56,6 +56,7 @@ class JobEngine:
         self._end_job = partial(type(self)._end, proxy(self))
         self._warm, self._draining = threading.Event(), threading.Event()
         self.turns = 0
+        self._logged = set[str]()  # failures of this turn
         self._failure: BaseException | None = None
         self._deadline = float("inf")
         self._continuing = 0  # see `continuing`
@@ -190,6 +191,7 @@ class JobEngine:
         finally:
             self._warm.set()
         while not (self._draining.is_set() and self._is_done()):
+            self._logged.clear()
             try:
                 self._run_once()
             except DeviceLost:
@@ -236,12 +238,19 @@ class JobEngine:
     def _as_serve_error(self, error: BaseException) -> ServeError:
         """Log the failure of a step, and return the error for its jobs.
 
+        A turn logs equal failures once: it may try each of hundreds of sentences alone.
+
         Raises `DeviceLost` if the device no longer responds.
         """
+        failure = repr(error)
+        is_new = failure not in self._logged
+        self._logged.add(failure)
         if is_out_of_memory(error):
-            _log.warning("a step of %s ran out of memory: %s", self._name, error)
+            if is_new:
+                _log.warning("a step of %s ran out of memory: %s", self._name, error)
             return OutOfDeviceMemory()
-        _log.error("a step of %s failed", self._name, exc_info=error)
+        if is_new:
+            _log.error("a step of %s failed", self._name, exc_info=error)
         if not finish_work(self._device):
             raise DeviceLost from error
         return EngineFailure("the model failed on this batch; see the server's log")

@@ -77,7 +77,8 @@ class LocalVersions:
         folder = folders.get(name)
         if folder is None:
             raise ModelNotFound(f"there is no model folder named {name[:100]!r}", param="model")
-        newest, split = wanted(folder, self._settings.model_versions)
+        look = partial(wanted, folder, self._settings.model_versions)
+        newest, split = await run_in_thread("load", look)
         versions = self.catalogue.find(name)
         resident = versions.all if versions is not None else []
         prepared = self._prepared[name] = list[Served]()

@@ -79,6 +79,8 @@ def wanted(folder: Path, max_versions: int) -> tuple[str, Mapping[str, int]]:
             "be served: move its own config, weights and vocabulary into a folder with a number"
         )
     numbers, split = list(versions(folder)), read_split(folder)
+    if not numbers:
+        raise SettingsError(f"{folder} holds no model any more: was it moved or removed?")
     if (needed := len({numbers[-1], *split})) > max_versions:
         raise SettingsError(
             f"{folder}: the split needs {needed} versions, over SRUSERVE_MODEL_VERSIONS="

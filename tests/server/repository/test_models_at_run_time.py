@@ -13,6 +13,9 @@ from tritonclient.utils import InferenceServerException
 
 from sruserve.model.versions import newest, versions
 from sruserve.server.app import Application
+from sruserve.server.repository import local_versions
+from sruserve.server.repository.discovery import loadable_models
+from sruserve.server.settings import Settings
 from tests.server.conftest import Serve
 from tests.server.held_steps import Steps
 from tests.server.kserve.conftest import grpc_address
@@ -148,6 +151,27 @@ def test_a_version_that_cannot_be_loaded_leaves_what_was_served(
         assert caplog.text.count(str(models / "question" / "3")) == 2
     assert {reply.status_code for reply in replies} == {200}
     assert version_of(client) == "2"
+
+
+def test_a_folder_that_goes_while_it_is_looked_at_is_not_loaded(
+    running: tuple[httpx.Client, Application],
+    models: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    client, _ = running
+
+    def find_and_remove(settings: Settings) -> dict[str, Path]:
+        found = loadable_models(settings)
+        shutil.rmtree(models / "question")
+        return found
+
+    monkeypatch.setattr(local_versions, "loadable_models", find_and_remove)
+    reply = change(client, "question", "load")
+    assert reply.status_code == 400
+    assert "'question' was not loaded; the server's log has the reason" in reply.json()["error"]
+    assert f"{models / 'question'} holds no model any more" in caplog.text
+    assert classify(client).status_code == 200
 
 
 def test_a_model_that_is_loaded_again_as_it_is_keeps_its_streams(

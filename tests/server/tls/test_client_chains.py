@@ -7,8 +7,10 @@ from contextlib import suppress
 import httpx
 import pytest
 
+from sruserve.server.kserve.grpc import tls as grpc_tls
 from tests.server.http.raw_replies import next_reply
 from tests.server.http.raw_requests import head
+from tests.server.kserve.conftest import grpc_address
 from tests.server.observing import until
 from tests.server.tls.authority import Authority
 from tests.server.tls.clients import HandTls, address, connect, context
@@ -81,3 +83,31 @@ def test_no_session_with_a_clients_certificates_is_kept(
     own.maximum_version = ssl.TLSVersion.TLSv1_2
     assert status_of_metrics(certified[0], own) == b""
     assert server.session_stats()["number"] == 0
+
+
+def test_no_session_goes_on_without_a_look_at_its_clients_certificate(
+    certified: Running, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grpc_tls, "_SESSION_SECONDS", 0.0)
+    host, port = grpc_address(certified[1]).split(":")
+    assert not is_resumed(address(certified[0]), context(authority, "client"), METRICS)
+    trusting = context(authority, "client")
+    trusting.set_alpn_protocols(["h2"])
+    assert not is_resumed((host, int(port)), trusting)
+    monkeypatch.undo()
+    assert is_resumed((host, int(port)), trusting), "the core offers sessions"
+
+
+def is_resumed(server: tuple[str, int], trusting: ssl.SSLContext, request: bytes = b"") -> bool:
+    """Whether a second connection goes on with the session of the first."""
+    session = None
+    for _ in range(2):
+        with (
+            socket.create_connection(server, 60) as plain,
+            trusting.wrap_socket(plain, server_hostname="127.0.0.1", session=session) as connection,
+        ):
+            connection.sendall(request)
+            assert connection.recv(65536)  # its session comes before
+            session = connection.session
+            reused = connection.session_reused
+    return bool(reused)

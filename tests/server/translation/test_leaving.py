@@ -287,6 +287,28 @@ def test_a_text_that_fails_ends_its_request_and_no_other_that_is_translated_with
     until(lambda: is_free(engine))
 
 
+@pytest.mark.parametrize("part", ["step", "encode"])
+def test_texts_that_fail_alike_in_one_turn_are_one_line_of_the_log(
+    running: Running,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    part: str,
+) -> None:
+    client, application = running
+    engine = engine_of(application, "transformer")
+
+    def fail(*_: Any, **options: Any) -> Any:
+        raise RuntimeError("broken")
+
+    for turn in (1, 2):
+        with monkeypatch.context() as patch:
+            patch.setattr(engine.translator, part, fail)
+            assert client.post("/v1/translate", json=BODY).status_code == 500
+        until(lambda: is_free(engine))
+        failures = [record for record in caplog.records if record.exc_info]
+        assert len(failures) == turn
+
+
 def test_a_fault_between_two_steps_ends_what_is_translated_and_the_engine_goes_on(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,5 +1,6 @@
 """TLS of the gRPC server, which asks for the certificate at each new connection."""
 
+from time import monotonic
 from typing import Any
 
 import grpc
@@ -7,17 +8,22 @@ import grpc
 from sruserve.server.tls.certificates import Certificates
 from sruserve.server.tls.credentials import Credentials
 
+# A session goes on for days without a look at its client's certificate, which may have expired. It
+# ends with the configuration that it began under, and the core cannot be told to offer none.
+_SESSION_SECONDS = 60.0
+
 
 def server_credentials(certificates: Certificates) -> Any:
     """Credentials that follow the renewals of the certificates."""
-    used = certificates.current
+    used, began = certificates.current, monotonic()
 
     def fetch() -> Any:
         """The new configuration, or None if it is the same; called on threads of gRPC's core."""
-        nonlocal used
-        if certificates.current is used:
+        nonlocal used, began
+        is_old = used.client_ca is not None and monotonic() - began >= _SESSION_SECONDS
+        if certificates.current is used and not is_old:
             return None
-        used = certificates.current
+        used, began = certificates.current, monotonic()
         return _configuration(used)
 
     return grpc.dynamic_ssl_server_credentials(
