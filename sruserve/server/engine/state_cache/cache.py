@@ -112,11 +112,11 @@ class StateCache:
 
     def load(self, cache_entries: Sequence[CachedState], rows: Sequence[int]) -> Transfer:
         """Start copying states from host memory into pool rows. The host rows stay in use."""
+        for cached in cache_entries:
+            self.retain(cached)  # first, because what has ended meanwhile is released in `load`
         transfer = self._transfers.load(
             self._host, [cached.host_row for cached in cache_entries], rows
         )
-        for cached in cache_entries:
-            self.retain(cached)
 
         def release_all() -> None:
             for cached in cache_entries:

@@ -150,6 +150,13 @@ class HostRows:
     def __getitem__(self, row: int) -> Tensor:
         return self._chunks[row // self._per_chunk][row % self._per_chunk]
 
+    def copy_rows(
+        self, rows: Sequence[int], source: "HostRows", source_rows: Sequence[int]
+    ) -> None:
+        """Copy rows of other host memory to these rows. The host does it itself, at once."""
+        for row, source_row in zip(rows, source_rows, strict=True):
+            self[row].copy_(source[source_row])
+
     def runs(self, rows: Sequence[int]) -> Iterator[tuple[Tensor, int, int]]:
         """Split ascending rows into adjacent runs: (their memory, first index, end index)."""
         first = 0

@@ -37,7 +37,7 @@ def transfers(pool: StatePool, copy_stream: HandCopyStream) -> Iterator[Transfer
 
 
 class Calls(TorchFunctionMode):
-    """Counts the calls that move numbers."""
+    """Counts the calls that move blocks of rows to and from the device."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,13 +47,20 @@ class Calls(TorchFunctionMode):
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> object:
         name = getattr(func, "__name__", "")
-        if name in ("copy_", "index_copy_"):
+        if name == "index_copy_" or (name == "copy_" and args[0].dim() == 2):
             self.counts[name] = self.counts.get(name, 0) + 1
         return func(*args, **(kwargs or {}))
 
 
 def states(count: int, first: float = 1.0) -> list[torch.Tensor]:
     return [torch.full((WIDTH,), first + i) for i in range(count)]
+
+
+def numbered(host: HostRows) -> HostRows:
+    """Claim all rows, and fill each with its number, counted from 1."""
+    for row in host.acquire(host.free):
+        host[row].fill_(row + 1.0)
+    return host
 
 
 def test_on_the_cpu_a_move_is_done_when_it_is_asked_for(pool: StatePool) -> None:
@@ -85,20 +92,83 @@ def test_what_is_brought_and_taken_again_is_the_same(
     assert torch.equal(torch.stack(taken.states), torch.stack(states(2)))
 
 
-def test_states_that_arrive_together_are_one_copy_and_one_scatter(
+def test_states_that_lie_side_by_side_arrive_in_one_copy_and_one_scatter(
     pool: StatePool, transfers: TransferQueue, copy_stream: HandCopyStream
 ) -> None:
-    host = HostRows(6, WIDTH, copy_stream.allocate)
-    host_rows = host.acquire(6)
-    for row in host_rows:
-        host[row].fill_(row + 1.0)
+    host = numbered(HostRows(6, WIDTH, copy_stream.allocate))
     rows = pool.acquire(5)
     calls = Calls()
     copy_stream.allowed = -1
     with calls:
-        transfers.load(host, [2, 3, 4, 0], [rows[4], rows[0], rows[2], rows[1]]).wait()
-    assert calls.counts == {"copy_": 2, "index_copy_": 1}, "2 to 4 lie side by side"
-    assert [float(pool.rows[row, 0]) for row in rows] == [4.0, 1.0, 5.0, 0.0, 3.0]
+        transfers.load(host, [2, 3, 4], [rows[4], rows[0], rows[2]]).wait()
+    assert calls.counts == {"copy_": 1, "index_copy_": 1}
+    assert [float(pool.rows[row, 0]) for row in rows] == [4.0, 0.0, 5.0, 0.0, 3.0]
+
+
+def test_128_scattered_states_leave_in_one_copy_and_arrive_in_one() -> None:
+    copy_stream = HandCopyStream(-1)
+    pool = StatePool(128, StateLayout([("c", (WIDTH,))]))
+    transfers = TransferQueue(pool, copy_stream)
+    host = HostRows(256, WIDTH, copy_stream.allocate)
+    scattered = host.acquire(256)[::2]
+    rows = pool.acquire(128)
+    pool.rows.copy_(torch.arange(128.0).unsqueeze(1).expand(-1, WIDTH))
+    with Calls() as calls:
+        transfers.offload(rows, host, scattered).wait()
+    assert calls.counts == {"copy_": 1}
+    assert [float(host[row][0]) for row in scattered] == list(range(128))
+    with Calls() as calls:
+        transfers.load(host, scattered, rows[::-1]).wait()
+    assert calls.counts == {"copy_": 1, "index_copy_": 1}
+    assert pool.rows[rows[::-1], 0].tolist() == list(range(128))
+    assert len(transfers._staging) == 0
+
+
+def test_large_states_are_not_copied_twice_on_the_host() -> None:
+    copy_stream = HandCopyStream(-1)
+    pool = StatePool(4, StateLayout([("c", (75_000,))]))
+    transfers = TransferQueue(pool, copy_stream)
+    host = numbered(HostRows(6, 75_000, copy_stream.allocate))
+    rows = pool.acquire(3)
+    with Calls() as calls:
+        transfers.load(host, [0, 2, 4], rows).wait()
+    assert calls.counts == {"copy_": 3, "index_copy_": 1}
+    assert pool.rows[rows, 0].tolist() == [1.0, 3.0, 5.0]
+
+
+def test_what_arrives_by_way_of_staging_is_not_overwritten_before_it_is_copied(
+    pool: StatePool, transfers: TransferQueue, copy_stream: HandCopyStream
+) -> None:
+    host = numbered(HostRows(6, WIDTH, copy_stream.allocate))
+    rows = pool.acquire(8)
+    loads = [transfers.load(host, [0, 2], rows[:2]), transfers.load(host, [1, 3], rows[2:4])]
+    direct = transfers.load(host, [3, 5], rows[4:6])  # no staging is left, and it does not wait
+    brought = transfers.upload(states(2, 7.0), rows[6:])
+    assert [each.launched for each in (*loads, direct, brought)] == [True, True, True, False]
+    assert not pool.rows[rows].any()
+    copy_stream.allowed = -1
+    transfers.synchronize()
+    assert pool.rows[rows, 0].tolist() == [1.0, 3.0, 2.0, 4.0, 4.0, 6.0, 7.0, 8.0]
+
+
+def test_what_leaves_by_way_of_staging_keeps_its_rows_until_it_has_arrived(
+    pool: StatePool, transfers: TransferQueue, copy_stream: HandCopyStream
+) -> None:
+    host = HostRows(6, WIDTH, copy_stream.allocate)
+    host.acquire(6)
+    rows = pool.acquire(2)
+    pool.rows[rows] = torch.stack(states(2))
+    transfer = transfers.offload(rows, host, [1, 4])
+    for row in rows:
+        transfers.release(row)
+    transfers.poll()
+    assert len(pool) == len(transfers._staging) == 2
+    assert host[1].isnan().all()
+    copy_stream.allowed = 1
+    transfers.poll()
+    assert transfer.done()
+    assert len(pool) == len(transfers._staging) == 0
+    assert [float(host[row][0]) for row in (1, 4)] == [1.0, 2.0]
 
 
 def test_waiting_for_a_move_waits_for_those_before_it(
@@ -171,7 +241,7 @@ def test_steps_can_be_told_to_come_after_a_move(
 
 
 @pytest.mark.parametrize("when", ["refuse", "spoil"])
-@pytest.mark.parametrize("way", ["bring", "take", "store"])
+@pytest.mark.parametrize("way", ["bring", "take", "store", "store apart", "load apart"])
 def test_a_move_that_fails_says_why_and_gives_back_what_it_held(
     pool: StatePool, transfers: TransferQueue, copy_stream: HandCopyStream, when: str, way: str
 ) -> None:
@@ -181,6 +251,14 @@ def test_a_move_that_fails_says_why_and_gives_back_what_it_held(
     setattr(copy_stream, when, RuntimeError("a broken bus"))
     if way == "store":
         transfer = transfers.offload([row], host, host.acquire(1))
+    elif way.endswith("apart"):
+        apart, rows = numbered(HostRows(3, WIDTH, copy_stream.allocate)), [row, *pool.acquire(1)]
+        if way == "load apart":
+            transfer = transfers.load(apart, [0, 2], rows)
+        else:
+            transfer = transfers.offload(rows, apart, [0, 2])
+        assert [float(apart[i][0]) for i in (0, 2)] == [1.0, 3.0]
+        pool.release(rows[1])
     else:
         transfer = (
             transfers.download([row]) if way == "take" else transfers.upload(states(1), [row])
