@@ -6,7 +6,7 @@ from sruserve.kernels.devices import describe_device
 from sruserve.kernels.integer_linear import multiplies_integers
 from sruserve.model.errors import printable
 from sruserve.model.folder import Model
-from sruserve.model.placement import UNPROVEN
+from sruserve.model.placement import WHY_CPU
 
 
 def facts(model: Model) -> dict[str, str]:
@@ -34,7 +34,7 @@ def facts(model: Model) -> dict[str, str]:
         "digest": model.digest,
     }
     if rnn.prefers_cpu and torch.cuda.is_available():
-        rows["gpu"] = UNPROVEN
+        rows["gpu"] = WHY_CPU
     rows |= _head(model) | _reader(model)
     if rnn.note is not None:
         rows["note"] = rnn.note

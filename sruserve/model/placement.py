@@ -1,12 +1,13 @@
-"""Where `auto` computes a model if there is a GPU: families not proven there stay on the CPU."""
+"""Where `auto` computes a model if there is a GPU: on it, unless the CPU may be the faster one."""
 
 import torch
 
 from sruserve.kernels.devices import CPU
 from sruserve.model.config import ModelConfig
 
-UNPROVEN = (
-    "its family has not been measured on a GPU yet: auto computes it on the CPU, cuda on the GPU"
+WHY_CPU = (
+    "auto computes its layers on the CPU, because no GPU has been measured to be faster at them; "
+    "cuda computes them on the GPU"
 )
 
 

@@ -49,12 +49,17 @@ def test_on_a_gpu_fast_says_what_it_gives_up(
 def test_a_gpu_that_auto_passes_over_for_a_family_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gru = random_model(tmp_path / "gru", vocab_size=9, model_type="gru")
-    sru = random_model(tmp_path / "sru", vocab_size=9)
-    assert "gpu" not in facts(gru)
+    atr = random_model(tmp_path / "atr", vocab_size=9, model_type="atr")
+    before = random_model(tmp_path / "before", vocab_size=9, model_type="gru", reset_after=False)
+    others = [
+        random_model(tmp_path / family, vocab_size=9, model_type=family)
+        for family in ("sru", "gru", "lstm", "rnn")
+    ]
+    assert "gpu" not in facts(atr)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert facts(gru)["gpu"].startswith("its family has not been measured on a GPU yet: auto")
-    assert "gpu" not in facts(sru)
+    for model in (atr, before):
+        assert facts(model)["gpu"].startswith("auto computes its layers on the CPU, because no GPU")
+    assert not any("gpu" in facts(model) for model in others)
 
 
 def test_on_a_gpu_layers_whose_steps_torch_multiplies_agree_to_rounding(

@@ -18,7 +18,7 @@ class SRUppConfig(StackConfig):
 
     family: ClassVar[str] = "srupp"
     untrained: ClassVar[tuple[str, ...]] = ("scale_x",)
-    prefers_cpu: ClassVar[bool] = True
+    other_kernels: ClassVar[bool] = True
 
     hidden_size: Width = Field(description="Features of a layer's output, per direction.")
     proj_size: Width = Field(description="Features of the attention.")
@@ -57,6 +57,10 @@ class SRUppConfig(StackConfig):
                 "a bidirectional network attends to its whole input: window must be null"
             )
         return self
+
+    @property
+    def prefers_cpu(self) -> bool:
+        return True  # no GPU has timed it
 
     @property
     def projects_input(self) -> bool:

@@ -67,14 +67,14 @@ class StackConfig(BaseModel):
     family: the value of `model_type` in config.json.
     untrained: name suffixes of the tensors that training does not change.
     pools: whether a step's output is already one of the whole input up to it.
-    prefers_cpu: its kernels for a GPU have not been proven on one; see `placement`.
+    other_kernels: `self_check_layers` checks its kernels for a GPU, beside those of all models.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     family: ClassVar[str]
     untrained: ClassVar[tuple[str, ...]] = ()
     pools: ClassVar[bool] = False
-    prefers_cpu: ClassVar[bool] = False
+    other_kernels: ClassVar[bool] = False
 
     input_size: Width = Field(description="Features of the stack's input.")
     hidden_size: Width | Widths = Field(
@@ -91,6 +91,11 @@ class StackConfig(BaseModel):
                 f"hidden_size lists {len(self.hidden_size)} widths for {expected} {what}"
             )
         return self
+
+    @property
+    def prefers_cpu(self) -> bool:
+        """Whether no GPU has been measured to be faster at its layers; see `placement`."""
+        return False
 
     @property
     def listed(self) -> tuple[int, str]:

@@ -131,7 +131,7 @@ def prepare_gpu(
         == device
     ]
     if given and not paths:
-        log.warning("the GPU is not used: no family of these models has been measured on one yet")
+        log.warning("the GPU is not used: none has been measured to be faster at these layers")
         return torch.device("cpu")
     configs = {path.name: configs[path.name] for path in paths}
     check_gpu_memory(settings, paths, dtypes, device)
@@ -141,7 +141,7 @@ def prepare_gpu(
     try:
         for dtype in sorted(compute_dtypes, key=str):
             check_kernels(device, dtype)
-            if any(config.rnn.prefers_cpu for config in configs.values()):
+            if any(config.rnn.other_kernels for config in configs.values()):
                 check_other_layers(device, dtype)
     except torch.OutOfMemoryError as error:
         raise SettingsError(

@@ -13,7 +13,7 @@ from sruserve.kernels.oom import is_out_of_memory
 from sruserve.model.errors import DTypeError, FolderError
 from sruserve.model.folder import Model
 from sruserve.model.folder_files import PRESETS_FILE
-from sruserve.model.placement import UNPROVEN, preferred_device
+from sruserve.model.placement import WHY_CPU, preferred_device
 from sruserve.model.translation.folder import load_translation
 from sruserve.model.versions import versions
 from sruserve.server.auth import Tenant
@@ -72,7 +72,7 @@ class Loader:
             model = load_any(path, dtype, device, settings.fast, settings.onnx_allow_cpu, threads)
             model = replace(model, name=folder.name, version=version or model.version)
             if device != self._device:
-                log.warning("%s: %s", model.name, UNPROVEN)
+                log.warning("%s: %s", model.name, WHY_CPU)
             elif model.network.device.type != device.type:  # only if the operator allows it
                 log.warning("%s runs on the CPU: %s", model.name, model.network.kernel)
             for served in reversed(resident):

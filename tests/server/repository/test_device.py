@@ -265,19 +265,22 @@ def test_auto_leaves_families_that_no_gpu_has_proven_on_the_cpu(
     monkeypatch.setattr(device, "check_other_layers", lambda _, dtype: checked.append(dtype))
     sru = save_random_model(tmp_path / "sru", vocab_size=9)
     gru = save_random_model(tmp_path / "gru", vocab_size=9, model_type="gru")
+    atr = save_random_model(tmp_path / "atr", vocab_size=9, model_type="atr")
     attending: dict[str, Any] = {"model_type": "srupp", "proj_size": 8, "window": 3}
     srupp = save_random_model(tmp_path / "srupp", vocab_size=9, **attending)
-    dtypes: dict[str, Any] = dict.fromkeys(["sru", "gru", "srupp"])
-    prepare_gpu(load_settings(device="auto"), [sru, gru, srupp], dtypes, GPU)
+    dtypes: dict[str, Any] = dict.fromkeys(["sru", "gru", "atr", "srupp"])
+    prepare_gpu(load_settings(device="auto"), [sru, atr, srupp], dtypes, GPU)
     assert not checked
-    prepare_gpu(load_settings(device="cuda"), [sru, gru, srupp], dtypes, GPU)
+    prepare_gpu(load_settings(device="cuda"), [sru, atr, srupp], dtypes, GPU)
     assert checked == [torch.float32], "cuda uses them, if they are right"
-    assert counted == [["sru"], ["sru", "gru", "srupp"]]
+    prepare_gpu(load_settings(device="auto"), [gru, atr, srupp], dtypes, GPU)
+    assert checked == [torch.float32] * 2, "auto uses what an H100 computes faster"
+    assert counted == [["sru"], ["sru", "atr", "srupp"], ["gru"]]
     assert "not used" not in caplog.text
-    cpu = prepare_gpu(load_settings(device="auto"), [gru, srupp], dtypes, GPU)
+    cpu = prepare_gpu(load_settings(device="auto"), [atr, srupp], dtypes, GPU)
     assert cpu == torch.device("cpu")
-    assert "the GPU is not used: no family of these models has been measured" in caplog.text
-    assert len(counted) == 2
+    assert "the GPU is not used: none has been measured to be faster" in caplog.text
+    assert len(counted) == 3
 
 
 def test_auto_serves_such_a_model_on_the_cpu_beside_others_on_the_gpu_and_says_so(
@@ -291,18 +294,18 @@ def test_auto_serves_such_a_model_on_the_cpu_beside_others_on_the_gpu_and_says_s
 
     monkeypatch.setattr(loading, "use_device", lambda _: None)
     monkeypatch.setattr(loading, "load_any", load_any)
-    gru = save_random_model(tmp_path / "gru", vocab_size=9, model_type="gru")
+    atr = save_random_model(tmp_path / "atr", vocab_size=9, model_type="atr")
     sealer = StateSealer(key_ring(load_settings()), 0, 1 << 20)
     for name, dtype in (("auto", None), ("cuda", None), ("auto", "float16")):
         settings = load_settings(device=name, dtype=dtype)
         if dtype == "float16":  # which no CPU computes
             with pytest.raises(DTypeError):
-                Loader(settings, GPU, sealer, Tenant()).load(gru)
+                Loader(settings, GPU, sealer, Tenant()).load(atr)
             continue
-        served = Loader(settings, GPU, sealer, Tenant()).load(gru)
+        served = Loader(settings, GPU, sealer, Tenant()).load(atr)
         served.engine.stop(0)
     assert asked == [torch.device("cpu"), GPU, GPU]
-    assert caplog.text.count("gru: its family has not been measured on a GPU yet") == 1
+    assert caplog.text.count("atr: auto computes its layers on the CPU") == 1
 
 
 def test_float16_on_the_cpu_stops_the_start_with_what_to_use(folders: Path) -> None:
