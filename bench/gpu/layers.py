@@ -13,6 +13,7 @@ from bench.report.targets import NO_TARGET, Target
 from sruserve.kernels import Cell, CellLayer, RaggedBatch, make_linear
 from sruserve.kernels.chunks import chunk_rows, plan, run_layers
 from sruserve.kernels.devices import copy_to_device
+from sruserve.kernels.flat_weights import flatten_weights
 from sruserve.kernels.graphs import recorder_for
 from sruserve.kernels.input_graphs import USES_BEFORE_CAPTURE, InputGraphs, row_bucket
 from sruserve.kernels.side_stream import side_stream_for
@@ -208,7 +209,7 @@ def _lstm(bench: Bench, shape: ScanShape, layers: int) -> Callable[[], object]:
     """Return a call of torch's LSTM, which is cuDNN's, in its fastest layout, time first."""
     lstm = torch.nn.LSTM(shape.width, shape.width, num_layers=layers)
     lstm = lstm.to(bench.device, bench.dtype).eval()
-    lstm.flatten_parameters()
+    flatten_weights(lstm)
     x = bench.random(shape.steps, shape.batch, shape.width)
 
     @torch.inference_mode()

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from sruserve.kernels.devices import copy_to_device
+from sruserve.kernels.flat_weights import flatten_weights
 from sruserve.kernels.gated_cell import GatedKind
 from sruserve.kernels.ragged import RaggedBatch
 from sruserve.kernels.state_rows import gather_columns, store_columns
@@ -84,7 +85,7 @@ class FusedGatedLayer:
         with torch.no_grad():
             for parameter, tensor in zip(module.parameters(), given, strict=True):
                 parameter.copy_(tensor)
-        module.requires_grad_(False).eval().flatten_parameters()
+        flatten_weights(module.requires_grad_(False).eval())
         if device.type == "cuda":
             torch.backends.cudnn.rnn.fp32_precision = "ieee"  # type: ignore[attr-defined] # TF32: 1e-3
         exact = [tensor.to(device, dtype).float() for tensor in first]
