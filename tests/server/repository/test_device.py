@@ -251,7 +251,7 @@ def test_kernels_are_checked_in_every_dtype_that_is_served(
     assert tried == [torch.float32]
 
 
-def test_auto_leaves_families_that_no_gpu_has_proven_on_the_cpu(
+def test_auto_leaves_layers_that_no_gpu_computes_faster_on_the_cpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     counted: list[list[str]] = []
