@@ -92,6 +92,7 @@ class PerInputTask(ResultTask[Body], Task[Body]):
             input_bytes=cost,
             deadline=self.deadline(request),
             priority=served.tenant.priority(request.priority),
+            alone=caller.alone,
         )
         self.set_options(job, request)
         has_many_states = state_output is StateOutput.COPY and len(items) > MAX_INLINE_STATES
