@@ -131,6 +131,21 @@ RELIED_ON = [
         "update_supported_errors",
         "`redis_pool` retries after uvloop's error of a connection that it is writing to",
     ),
+    (
+        "redis.asyncio.connection:BlockingConnectionPool",
+        "get_connection release",
+        "`RedisClient` sends commands that it has encoded itself",
+    ),
+    (
+        "redis.asyncio.connection:Connection",
+        "send_packed_command read_response disconnect",
+        "`RedisClient` sends commands that it has encoded itself",
+    ),
+    (
+        "redis.asyncio.retry:Retry",
+        "call_with_retry",
+        "`RedisClient` sends a command once more on a new connection",
+    ),
     ("redis.commands.core:AsyncScript", "sha", "`RedisClient` names its scripts by their hashes"),
     (
         "tokenizers.models:BPE",
@@ -146,6 +161,16 @@ RELIED_ON = [
         "tokenizers:Tokenizer",
         "encode_batch_fast",
         "`Words` leaves the interpreter to other threads while it makes ids",
+    ),
+    (
+        "prometheus_client:Histogram",
+        "_upper_bounds _sum _buckets",
+        "`observer` records values without the library's checks of each",
+    ),
+    (
+        "prometheus_client:Counter",
+        "_value",
+        "`counter` records amounts without the library's checks of each",
     ),
     (
         "prometheus_client.values",

@@ -30,6 +30,7 @@ def main() -> None:
     """Run the command line of the server."""
     from sruserve import cli
     from sruserve.server import lifecycle, run
+    from sruserve.server.engine.engine import Engine
     from sruserve.server.engine.model_runner import ModelRunner
     from sruserve.server.observation import opening
 
@@ -42,6 +43,7 @@ def main() -> None:
 
     for changed, name, value in (
         (ModelRunner, "step", slow_step),
+        (Engine, "_answered_here", lambda engine, job: False),  # else the event loop is slow
         (lifecycle, "LAST_WORDS_SECONDS", 60.0),
         (lifecycle, "FORCE_SECONDS", 180.0),
         (run, "CLOSE_SECONDS", 60),

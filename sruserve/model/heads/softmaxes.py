@@ -169,7 +169,8 @@ def in_pieces(
     rows = max(1, LOGITS // (outputs * copies) // 8 * 8)
     total = hidden.shape[0]
     if total <= rows:
-        return scores(padded(hidden))[:total]
+        result = scores(padded(hidden))
+        return result if len(result) == total else result[:total]
     result = hidden.new_empty(total, outputs, dtype=torch.float32)
     for start in range(0, total, rows):
         piece = hidden[start : start + rows]
@@ -189,8 +190,9 @@ def over_words(function: Callable[[Tensor, int], Tensor], scores: Tensor) -> Ten
 
     The bits of a row do not depend on the other rows.
     """
-    words = scores.shape[-1]
-    return function(evenly(scores), -1)[..., :words]
+    even = evenly(scores)
+    result = function(even, -1)
+    return result if even is scores else result[..., : scores.shape[-1]]
 
 
 def evenly(scores: Tensor) -> Tensor:

@@ -26,13 +26,20 @@ _SETTINGS = (
 
 
 class AdmissionQueue:
-    """Jobs, and cached states to free, in the order in which they were sent."""
+    """Jobs, and cached states to free, in the order in which they were sent.
+
+    The receiving thread has the engine's turn, which another thread may borrow while the receiver
+    waits for a first message.
+    """
 
     def __init__(self, config: EngineConfig, clock: Callable[[], float] = time.monotonic) -> None:
         self._config, self._clock = config, clock
         self._messages: SimpleQueue[Job | CachedState | None] = SimpleQueue()
         self._returned: list[Job] = []  # for the next `receive`
         self._lock = Lock()
+        self._turn = Lock()
+        self._turn.acquire()  # of the receiving thread
+        self._unreceived = 0  # messages that the receiver has not seen while it has the turn
         self._closed = False
         self._bounds = (
             config.max_queue_requests,
@@ -78,21 +85,51 @@ class AdmissionQueue:
 
     def submit(self, job: Job) -> None:
         """Queue a job, from any thread; raises `Overloaded`, or `Draining` after `close`."""
-        amounts = job.amounts = self._capped(1, job.input_bytes, len(job.items), job.steps)
         with self._lock:
-            if self._closed:
-                raise Draining("the server is stopping; retry on another replica")
-            if job.queues:
-                self._check(amounts)
+            self._admit(job)
+            self._put(job)
+
+    def admit(self, job: Job) -> None:
+        """Count a job that the borrower of the turn takes at once; raises as `submit`."""
+        with self._lock:
+            self._admit(job)
+
+    def _admit(self, job: Job) -> None:
+        if self._closed:
+            raise Draining("the server is stopping; retry on another replica")
+        amounts = job.amounts = self._capped(1, job.input_bytes, len(job.items), job.steps)
+        if job.queues:
+            self._check(amounts)
+            if job.tenant is not None:
                 self._check_share(job.tenant, amounts)
-                if not self.queued:
-                    self._gap_start = self._clock()
-                self._count(job.tenant, amounts, 1)
-            self._messages.put(job)
+            if not self._waiting[_REQUESTS]:
+                self._gap_start = self._clock()
+            self._count(job.tenant, amounts, 1)
+
+    def _put(self, message: Job | CachedState) -> None:
+        self._unreceived += 1
+        self._messages.put(message)
+
+    def borrow_turn(self) -> bool:
+        """Borrow the receiver's turn, from any thread; False: it does not wait, or has messages.
+
+        Until `return_turn`, the receiver does nothing.
+        """
+        if self._unreceived or not self._turn.acquire(blocking=False):
+            return False
+        if self._unreceived:
+            self._turn.release()
+            return False
+        return True
+
+    def return_turn(self) -> None:
+        """Give the borrowed turn back."""
+        self._turn.release()
 
     def drop(self, cached: CachedState) -> None:
         """Have a cached state freed after all jobs submitted so far; from any thread."""
-        self._messages.put(cached)
+        with self._lock:
+            self._put(cached)
 
     def wake(self) -> None:
         """Make a waiting `receive` return."""
@@ -118,16 +155,26 @@ class AdmissionQueue:
     def receive(self, timeout: float | None) -> list[Job | CachedState]:
         """Take all messages; wait up to `timeout` seconds (None: forever) for the first one."""
         messages: list[Job | CachedState] = [*self._returned]
-        if messages:
-            self._returned, timeout = [], 0
-        while True:
-            try:
-                message = self._messages.get(timeout != 0, timeout)
-            except Empty:
-                return messages
-            timeout = 0
-            if message is not None:
-                messages.append(message)
+        returned, self._returned = len(messages), []
+        try:
+            message = self._wait(timeout) if timeout != 0 and not returned else None
+            while True:
+                if message is not None:
+                    messages.append(message)
+                message = self._messages.get_nowait()
+        except Empty:
+            pass
+        with self._lock:
+            self._unreceived -= len(messages) - returned
+        return messages
+
+    def _wait(self, timeout: float | None) -> Job | CachedState | None:
+        """Wait for a message, and lend the turn meanwhile; raises `Empty`."""
+        self._turn.release()
+        try:
+            return self._messages.get(timeout=timeout)
+        finally:
+            self._turn.acquire()
 
     def put_back(self, jobs: list[Job]) -> None:
         """Have received jobs received again, before all others; for the receiving thread."""

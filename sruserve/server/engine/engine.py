@@ -3,6 +3,9 @@
 import logging
 import time
 from collections.abc import Iterable, Sequence
+from functools import partial
+
+import torch
 
 from sruserve.kernels.oom import release_cached
 from sruserve.model.folder import Model
@@ -46,6 +49,12 @@ from sruserve.server.errors import (
 _log = logging.getLogger(__name__)
 _BURSTS = (16, 64)  # steps on a CPU, where a request may end a burst, and on a GPU
 _BURST_SECONDS = 0.0125  # of a burst on a GPU: a new request waits for up to two
+# What a step may take on an event loop. To wake the engine's thread and then the loop takes half.
+_SHORT_SECONDS = 0.5e-3
+_SHORT_KINDS = (  # a tuple, because an Enum's hash is a function of Python
+    *(JobKind.CLASSIFY, JobKind.TAG, JobKind.SCORE),
+    *(JobKind.REGRESS, JobKind.ENCODE, JobKind.EMBED),
+)
 _STEPS_BESIDE = 4  # of a burst on a GPU, in the time that the host launches the kernels of a step
 
 
@@ -96,6 +105,7 @@ class Engine(JobEngine):
         self._burst = config.burst or _BURSTS[network.device.type == "cuda"]
         self._tier = "device" if network.device.type == "cuda" else "pool"
         self._has_news, self._next_report = False, 0.0
+        self._polls = False  # the thread wakes from its wait to report news
 
     @property
     def running(self) -> int:
@@ -131,23 +141,31 @@ class Engine(JobEngine):
         )
 
     def _check(self, job: Job) -> None:
-        self.check_steps(max(len(item.inputs) for item in job.items))
+        if job.inputs > self._config.max_batch_tokens:
+            self.check_steps(max(len(item.inputs) for item in job.items))
         if job.kind is JobKind.GENERATE and not all(map(_has_last_token, job.items)):
             raise EmptyInput("nothing to continue: send a prompt, or a state that has one")
-        self._check_sampling(job.sampling)
+        if job.sampling.allowed or job.sampling.logit_bias:
+            self._check_tokens(job.sampling)
         for item in job.items:
             if item.start is not None and not self._can_read(item.start):
                 raise StateWrongModel("the state is cached by another engine; send it to that one")
 
     def drop(self, cached: CachedState) -> None:
         """Free a cached state after the jobs submitted so far have used it. From any thread."""
-        if cached.owner is self._states.cache:
-            self._admission_queue.drop(cached)
-
-    def _check_sampling(self, sampling: Sampling) -> None:
-        """Raise `InvalidRequest` for unknown tokens, or a token list beside a constraint."""
-        if not (sampling.allowed or sampling.logit_bias):
+        if cached.owner is not self._states.cache:
             return
+        if not self._borrow_turn():
+            self._admission_queue.drop(cached)
+            return
+        try:
+            self._states.cache.free(cached)
+            self._report_occupancy()
+        finally:
+            self._return_turn()
+
+    def _check_tokens(self, sampling: Sampling) -> None:
+        """Raise `InvalidRequest` for unknown tokens, or a token list beside a constraint."""
         outputs = self.model.config.outputs or 0
         tokens = [*sampling.allowed, *(token for token, _ in sampling.logit_bias)]
         if any(not 0 <= token < outputs for token in tokens):
@@ -186,7 +204,7 @@ class Engine(JobEngine):
             self._finish_all()
             self._end_all(Draining("the server stopped before the request was done; retry"))
             return
-        if self._states.busy:
+        if self._states.transfers.busy:
             self._states.transfers.poll()
             self._settler.deliver_finished(self._end)
             self._report_occupancy()
@@ -195,6 +213,10 @@ class Engine(JobEngine):
             if self._bursts.has_slots:
                 self._bursts.forget()
             self._wait_for_jobs()
+        self._step()
+
+    def _step(self) -> None:
+        """Run the scheduler's next step, if there is any job."""
         if self._scheduler.idle:
             self._report_occupancy()
             return
@@ -206,9 +228,52 @@ class Engine(JobEngine):
         self._report_occupancy()
 
     def _wait_for_jobs(self) -> None:
+        """Wait for a first job. Meanwhile, an event loop may answer short ones itself."""
+        self._polls = self._has_news or self._draining
+        self._answer(self._admission_queue.receive(REPORT_SECONDS if self._polls else None))
+
+    def _answered_here(self, job: Job) -> bool:
+        if not self._is_short(job) or not self._borrow_turn():
+            return False
+        try:
+            self._admission_queue.admit(job)
+            with torch.inference_mode():
+                self._take_turn(partial(self._answer_and_step, [job]), job.loop)
+        finally:
+            self._return_turn()
+        return True
+
+    def _borrow_turn(self) -> bool:
+        """Borrow the turn of the engine's thread; False: the thread has something to do."""
+        if not self._admission_queue.borrow_turn():
+            return False
+        if not self._scheduler.idle:
+            self._admission_queue.return_turn()
+            return False
+        return True
+
+    def _return_turn(self) -> None:
+        """Give the turn back. The thread wakes if there is more to do, or to report."""
+        if (self._has_news and not self._polls) or not self._scheduler.idle:
+            self._polls = True
+            self._admission_queue.wake()
+        self._admission_queue.return_turn()
+
+    def _is_short(self, job: Job) -> bool:
+        """Whether a job takes one step, and that less time than to wake two threads."""
+        return (
+            job.kind in _SHORT_KINDS
+            and self._device.type == "cpu"
+            and self._threads.is_small(job.steps)
+            and self._scheduler.input_seconds(job.steps) < _SHORT_SECONDS
+        )
+
+    def _answer_and_step(self, messages: Sequence[Job | CachedState]) -> None:
+        self._answer(messages)
+        self._step()
+
+    def _answer(self, messages: Sequence[Job | CachedState]) -> None:
         """Answer jobs in one step, or else let the scheduler have all that came."""
-        polls = self._has_news or self._draining.is_set()
-        messages = self._admission_queue.receive(REPORT_SECONDS if polls else None)
         started = time.monotonic()
         rows, left = 0, list[Job]()
         try:
@@ -216,7 +281,8 @@ class Engine(JobEngine):
         except faults() as error:  # the scheduler's steps find out whose fault it is
             _log.warning("one step of %s failed, so they are scheduled: %s", self.model.name, error)
         if rows:
-            self._admission_queue.put_back(left)
+            if left:
+                self._admission_queue.put_back(left)
             self._scheduler.record_step(rows, 0, rows, time.monotonic() - started)
         else:
             self._scheduler.accept(messages)
@@ -347,7 +413,7 @@ class Engine(JobEngine):
             self._end(job, problem)
 
     def _interrupted(self) -> bool:
-        return self._scheduler.has_waiting or self._draining.is_set()
+        return self._scheduler.has_waiting or self._draining
 
     def _end(self, job: Job, error: ServeError | None) -> None:
         for sequence in self._scheduler.drop(job):

@@ -1,9 +1,10 @@
 """A thread that answers jobs on one model until it is drained."""
 
+import asyncio
 import logging
 import threading
 import time
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import count
@@ -54,7 +55,7 @@ class JobEngine:
         self._dispatcher = ResultDispatcher(self._admission_queue.drop)
         # A proxy, not `self._end`: a reference cycle would keep the memory of a discarded engine.
         self._end_job = partial(type(self)._end, proxy(self))
-        self._warm, self._draining = threading.Event(), threading.Event()
+        self._warm, self._draining = threading.Event(), False
         self.turns = 0
         self._logged = set[str]()  # failures of this turn
         self._failure: BaseException | None = None
@@ -94,7 +95,7 @@ class JobEngine:
     @property
     def alive(self) -> bool:
         """Whether the engine serves, or was asked to end."""
-        return self._thread.is_alive() or self._draining.is_set()
+        return self._thread.is_alive() or self._draining
 
     @property
     def ended(self) -> bool:
@@ -109,7 +110,7 @@ class JobEngine:
     def drain(self, timeout: float) -> None:
         """Admit no more jobs; fail jobs that are not done in `timeout` seconds. Returns at once."""
         self._deadline = time.monotonic() + timeout
-        self._draining.set()
+        self._draining = True
         self._admission_queue.wake()
 
     def stop(self, timeout: float) -> None:
@@ -120,7 +121,7 @@ class JobEngine:
 
     def check_admission(self, cost: int, tenant: Hashable = None) -> None:
         """Raise `Overloaded` or `Draining` if a tenant's job of `cost` bytes would be refused."""
-        if self._draining.is_set():
+        if self._draining:
             raise Draining("the server is stopping; retry on another replica")
         self._admission_queue.check(cost, tenant)
 
@@ -140,13 +141,19 @@ class JobEngine:
 
     def submit(self, job: Job) -> None:
         """Admit a job, or raise a `ServeError` at once."""
-        if self._draining.is_set() and not job.continues:
+        if self._draining and not job.continues:
             raise Draining("the server is stopping; retry on another replica")
         if not job.items:
             raise EmptyInput("the request has no inputs: send at least one")
         self._check(job)
         job.submitted = time.monotonic()
-        self._admission_queue.submit(job)
+        if not (job.alone and self._answered_here(job)):
+            self._admission_queue.submit(job)
+
+    def _answered_here(self, job: Job) -> bool:
+        """Answer a job on its event loop, which calls; False: it has to be queued."""
+        del job
+        return False
 
     def _check(self, job: Job) -> None:
         """Raise a `ServeError` for a job that the model cannot compute."""
@@ -190,19 +197,12 @@ class JobEngine:
             return
         finally:
             self._warm.set()
-        while not (self._draining.is_set() and self._is_done()):
-            self._logged.clear()
+        while not (self._draining and self._is_done()):
             try:
-                self._run_once()
+                self._take_turn(self._run_once)
             except DeviceLost:
                 self._give_up()
                 return
-            except faults():
-                _log.exception("the engine of %s failed", self._name)
-                self._discard()
-                self._end_all(EngineFailure("the engine failed; see the server's log"))
-            self._dispatcher.flush()
-            self.turns += 1
         self._admission_queue.close()
         self._discard()
         self._end_all(Draining("the server is stopping; retry on another replica"))
@@ -211,6 +211,25 @@ class JobEngine:
         finish_work(self._device)
         self._dispatcher.flush()
         self._metrics.ended()
+
+    def _take_turn(
+        self, turn: Callable[[], None], here: asyncio.AbstractEventLoop | None = None
+    ) -> None:
+        """Run a turn, and deliver its results; after a failure, all jobs end.
+
+        here: the event loop that runs it; None: the engine's thread does. Raises `DeviceLost`.
+        """
+        self._logged.clear()
+        try:
+            turn()
+        except DeviceLost:
+            raise
+        except faults():
+            _log.exception("the engine of %s failed", self._name)
+            self._discard()
+            self._end_all(EngineFailure("the engine failed; see the server's log"))
+        self._dispatcher.flush(here)
+        self.turns += 1
 
     def _is_done(self) -> bool:
         """Whether nothing is left to do before the drain ends."""

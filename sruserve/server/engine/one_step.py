@@ -103,8 +103,9 @@ class OneStep:
         if not is_finite and np.isnan(probabilities).any():
             self._dispatcher.add_error(job, not_finite())
             return
-        items = zip(job.items, probabilities, strict=True)
-        results = [Classified(of_item, len(item.inputs), None) for item, of_item in items]
+        results: list[Classified] = []
+        for item, of_item in zip(job.items, probabilities, strict=True):
+            results.append(Classified(of_item, len(item.inputs), None))
         self._dispatcher.add_results(job, results)
 
     def _classify(self, inputs: list[Inputs], rows: int) -> NDArray[np.float32]:

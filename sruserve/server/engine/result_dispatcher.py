@@ -33,10 +33,16 @@ class ResultDispatcher:
         """End a job early. error: None if nobody waits for it any more."""
         self._add(_Message(job, error=error))
 
-    def flush(self) -> None:
-        """Send all messages to their event loops, in one call to each loop."""
+    def flush(self, here: asyncio.AbstractEventLoop | None = None) -> None:
+        """Send all messages to their event loops, in one call to each loop.
+
+        here: the event loop that runs this; its messages are delivered at once.
+        """
         by_loop, self._messages = self._messages, {}
         for loop, messages in by_loop.items():
+            if loop is here:
+                self._deliver(messages)
+                continue
             try:
                 loop.call_soon_threadsafe(self._deliver, messages)
             except RuntimeError:  # the loop is closed, so no client waits

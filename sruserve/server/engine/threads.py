@@ -20,12 +20,13 @@ class ThreadPolicy:
         size = dtype.itemsize
         self._row_seconds = weights * 2 / (_FLOPS * 4 / size)
         self._min_seconds = weights * size / _BYTES
-        self._threads = 0
+
+    def is_small(self, rows: int) -> bool:
+        """Whether a step of `rows` rows should take less than a millisecond of one core."""
+        return max(rows * self._row_seconds, self._min_seconds) < _SMALL_SECONDS
 
     def apply(self, rows: int) -> None:
         """Set the threads for a step of `rows` rows. Results do not depend on their number."""
-        small = max(rows * self._row_seconds, self._min_seconds) < _SMALL_SECONDS
-        threads = 1 if small else self._max_threads
-        if threads != self._threads:
+        threads = 1 if self.is_small(rows) else self._max_threads
+        if threads != torch.get_num_threads():  # which each thread has its own of
             torch.set_num_threads(threads)
-            self._threads = threads

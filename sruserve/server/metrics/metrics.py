@@ -37,6 +37,7 @@ from sruserve.server.metrics import definitions as series
 from sruserve.server.metrics import files as metric_files
 from sruserve.server.metrics.fill import Fill
 from sruserve.server.metrics.processes import ProcessCollector
+from sruserve.server.metrics.recording import counter, observer
 from sruserve.server.metrics.served_versions import SERVED_VERSIONS, ServedVersion
 from sruserve.server.metrics.step_statistics import step_statistics
 
@@ -55,15 +56,15 @@ class EngineMetrics:
     """The metrics of one model's engine. Cheap, and safe to call from any thread."""
 
     def __init__(self, model_name: str) -> None:
-        self._queued = series.QUEUE_TIME.labels(model_name).observe
+        self._queued = observer(series.QUEUE_TIME.labels(model_name))
         self._steps = step_statistics(model_name)
-        self.consumed = series.TOKENS_IN.labels(model_name).inc
+        self.consumed = counter(series.TOKENS_IN.labels(model_name))
         self.replayed = series.REPLAYS.labels(model_name).inc
-        self._sequences = series.BATCH_SIZE.labels(model_name).observe
-        self._step_tokens = series.STEP_TOKENS.labels(model_name).observe
-        self._step_seconds = series.STEP_TIME.labels(model_name).observe
-        self._tokens = series.TOKENS_OUT.labels(model_name).inc
-        self._characters = series.CHARACTERS.labels(model_name).inc
+        self._sequences = observer(series.BATCH_SIZE.labels(model_name))
+        self._step_tokens = observer(series.STEP_TOKENS.labels(model_name))
+        self._step_seconds = observer(series.STEP_TIME.labels(model_name))
+        self._tokens = counter(series.TOKENS_OUT.labels(model_name))
+        self._characters = counter(series.CHARACTERS.labels(model_name))
         self._waiting = _Part(series.QUEUED.labels(model_name))
         self._running = _Part(series.RUNNING.labels(model_name))
         self._model_name = model_name
@@ -148,9 +149,9 @@ class RouteMetrics:
 
     def __init__(self, model_name: str, route: str) -> None:
         self._model_name = model_name
-        self._seconds = series.REQUEST_TIME.labels(model_name, route).observe
+        self._seconds = observer(series.REQUEST_TIME.labels(model_name, route))
         self._outcomes = {
-            outcome: series.REQUESTS.labels(model_name, route, outcome).inc
+            outcome: counter(series.REQUESTS.labels(model_name, route, outcome))
             for outcome in ("ok", "invalid", "refused", "cancelled", "error")
         }
         self.disconnected = series.DISCONNECTS.labels(model_name).inc
@@ -159,7 +160,7 @@ class RouteMetrics:
 
     def finish(self, outcome: str, seconds: float, reason: str | None = None) -> None:
         """Count a request by its outcome, and by the code of the error that ended it."""
-        self._outcomes[outcome]()
+        self._outcomes[outcome](1)
         self._seconds(seconds)
         if reason is not None:
             series.REFUSALS.labels(self._model_name, reason).inc()
@@ -173,8 +174,7 @@ def first_character(model_name: str, seconds: float) -> None:
 @cache
 def character_gap(model_name: str) -> Callable[[float], None]:
     """Records the time from one piece of a streamed text to the next."""
-    observe: Callable[[float], None] = series.CHARACTER_GAP.labels(model_name).observe
-    return observe
+    return observer(series.CHARACTER_GAP.labels(model_name))
 
 
 def connections_open(change: int) -> None:
@@ -198,8 +198,8 @@ class StateMetrics:
 
     def __init__(self, model_name: str) -> None:
         self._model_name = model_name
-        self.sealed = series.MINT_TIME.labels(model_name).observe
-        self.opened = series.OPEN_TIME.labels(model_name).observe
+        self.sealed = observer(series.MINT_TIME.labels(model_name))
+        self.opened = observer(series.OPEN_TIME.labels(model_name))
         for refusal in StateRefused.__subclasses__():
             series.REJECTED.labels(model_name, refusal.code)
 
@@ -220,13 +220,13 @@ class StreamMetrics:
     def __init__(self, model_name: str) -> None:
         self.add_streams = series.HELD.labels(model_name).inc  # by 1, or by -1
         self.repeated = series.STREAM_STEPS.labels(model_name, "repeated").inc
-        self._computed = series.STREAM_STEPS.labels(model_name, "computed").inc
-        self._idle = series.IDLE_TIME.labels(model_name).observe
+        self._computed = counter(series.STREAM_STEPS.labels(model_name, "computed"))
+        self._idle = observer(series.IDLE_TIME.labels(model_name))
         self.expired = series.EXPIRED.labels(model_name).inc
 
     def computed(self, idle_seconds: float) -> None:
         """Record a step of a stream, and its idle time before the step."""
-        self._computed()
+        self._computed(1)
         self._idle(idle_seconds)
 
 

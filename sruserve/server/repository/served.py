@@ -79,6 +79,7 @@ class InFlight:
 class Served:
     """A model of any kind with its engine, for one tenant.
 
+    task: the model's task.
     owner: the owner under whom the engine counts the jobs: see `Tenant`.
     in_flight: counts the requests that may submit jobs to the engine; shared by all tenants.
     labels: of its classes; empty without any.
@@ -97,7 +98,7 @@ class Served:
     def __init__(
         self, model: LoadedModel, engine: JobEngine, tenant: Tenant, in_flight: InFlight | None
     ) -> None:
-        self.name, self.version = model.name, model.version
+        self.name, self.version, self.task = model.name, model.version, model.config.task
         self.model, self.engine = model, engine
         self.tenant, self.owner = tenant, tenant.owner
         self.in_flight = in_flight or InFlight()
@@ -106,11 +107,6 @@ class Served:
     def id(self) -> str:
         """The id that names this version alone."""
         return versioned(self.name, self.version)
-
-    @property
-    def task(self) -> str:
-        """The model's task."""
-        return self.model.config.task
 
     @property
     def vocab_size(self) -> int | None:

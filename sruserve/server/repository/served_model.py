@@ -121,7 +121,8 @@ class ServedModel(Served):
         Raises `CannotStream`, or `StateTooLarge` if the reply cannot contain a state.
         """
         field = request.state_wanted_by
-        self.check_streams(request.begun_by or field)
+        if asked := request.begun_by or field:
+            self.check_streams(asked)
         if field is None:
             return StateOutput.NONE
         self.check_fits(field)

@@ -30,16 +30,7 @@ class StreamView(ServedModel):
         seed: int | None = None,
         tokens: bool = False,
     ) -> None:
-        super().__init__(
-            served.model,
-            served.engine,
-            served.sealer,
-            served.tenant,
-            served.presets,
-            served.in_flight,
-            served.pool,
-            served.states,
-        )
+        vars(self).update(vars(served))  # all of it is shared: each step makes a view
         self.start = start
         self._state_output, self._seed, self._tokens = state_output, seed, tokens
         self._end: SharedState | None = None

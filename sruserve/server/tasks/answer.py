@@ -10,7 +10,7 @@ from sruserve.model.reader.config import COLUMNS, ReaderConfig
 from sruserve.model.reader.encoded import StoredDocument
 from sruserve.model.reader.network import Reader
 from sruserve.model.reader.words import Document
-from sruserve.server.engine.job import Answered, JobKind, SequenceInput
+from sruserve.server.engine.job import Answered, Job, JobKind, SequenceInput
 from sruserve.server.errors import EmptyInput, InputTooLong, InvalidRequest
 from sruserve.server.offload import offload
 from sruserve.server.repository.encoding import Tokens
@@ -45,13 +45,14 @@ class AnswerTask(PerInputTask[AnswerRequest]):
     """The spans of a context that answer a question best."""
 
     name, schema = "answer", AnswerRequest
+    advice = "lower `n_best`, or send fewer questions"
 
     def kind(self, request: AnswerRequest, served: ServedModel) -> JobKind:
         del request, served
         return JobKind.ANSWER
 
-    def n_best(self, request: AnswerRequest) -> int:
-        return request.n_best
+    def set_options(self, job: Job, request: AnswerRequest) -> None:
+        job.n_best = request.n_best
 
     def numbers(
         self, request: AnswerRequest, served: ServedModel, items: Sequence[SequenceInput]
@@ -63,10 +64,6 @@ class AnswerTask(PerInputTask[AnswerRequest]):
             answers = min(request.n_best, len(document.words) * max_words)
             numbers += answers * (_NUMBERS + _span_numbers(document, max_words))
         return numbers
-
-    def advice(self, served: ServedModel) -> str:
-        del served
-        return "lower `n_best`, or send fewer questions"
 
     def added_bytes(self, items: Sequence[SequenceInput]) -> int:
         total = 0

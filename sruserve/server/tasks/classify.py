@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from sruserve.server.engine.job import Classified, JobKind, SequenceInput
+from sruserve.server.engine.job import Classified, Job, JobKind, SequenceInput
 from sruserve.server.errors import InvalidRequest
 from sruserve.server.repository.encoding import Ids, Tokens, encode_input
 from sruserve.server.repository.served_model import ServedModel, with_states
@@ -49,8 +49,8 @@ class ClassifyTask(SequenceTask[ClassifyRequest]):
         del served
         return JobKind.CLASSIFY if request.pair is None else JobKind.COMPARE
 
-    def wants_raw_scores(self, request: ClassifyRequest) -> bool:
-        return request.raw_scores
+    def set_options(self, job: Job, request: ClassifyRequest) -> None:
+        job.raw_scores = request.raw_scores
 
     def numbers(
         self, request: ClassifyRequest, served: ServedModel, items: Sequence[SequenceInput]

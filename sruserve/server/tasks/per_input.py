@@ -3,7 +3,8 @@
 from collections.abc import Awaitable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any, Self, TypeVar
+from operator import attrgetter
+from typing import Any, ClassVar, Self, TypeVar
 
 from sruserve.server.auth import Spent
 from sruserve.server.engine.job import Job, JobKind, SequenceInput, StateOutput
@@ -20,6 +21,7 @@ from sruserve.server.tasks.requests import Request
 from sruserve.server.tasks.task import AnyBody, BaseTask, Task, carried_characters
 
 Body = TypeVar("Body", bound=Request)
+_START = attrgetter("start")
 
 
 @dataclass(slots=True)
@@ -57,7 +59,12 @@ class ResultTask(BaseTask[AnyBody]):
 
 
 class PerInputTask(ResultTask[Body], Task[Body]):
-    """One result for each input, in order. Subclasses define the inputs and the results."""
+    """One result for each input, in order. Subclasses define the inputs and the results.
+
+    advice: how to change a request whose reply would be too long; None: as the model says.
+    """
+
+    advice: ClassVar[str | None] = None
 
     async def run(
         self, caller: Caller, request: Body, served: ServedModel, cost: int, *, ahead: int = 0
@@ -82,16 +89,16 @@ class PerInputTask(ResultTask[Body], Task[Body]):
             deliver=results.__setitem__,
             done=caller.loop.create_future(),
             state_output=state_output,
-            raw_scores=self.wants_raw_scores(request),
-            n_best=self.n_best(request),
             input_bytes=cost,
             deadline=self.deadline(request),
             priority=served.tenant.priority(request.priority),
+            alone=caller.alone,
         )
+        self.set_options(job, request)
         has_many_states = state_output is StateOutput.COPY and len(items) > MAX_INLINE_STATES
         size = numbers + INPUT_CHARACTERS * len(items)
         large = has_many_states or size > LONG_CHARACTERS
-        unsent = caller.unsent(self.reserve_reply(numbers, self.advice(served)))
+        unsent = caller.unsent(self.reserve_reply(numbers, self.advice or served.chunks_or_fewer))
         limit = job.inputs
         if ahead:
             limit += ahead * len(items)
@@ -144,23 +151,13 @@ class PerInputTask(ResultTask[Body], Task[Body]):
         """The kind of the job."""
         raise NotImplementedError
 
-    def wants_raw_scores(self, request: Body) -> bool:
-        """Whether the results have the network's own scores instead of probabilities."""
-        del request
-        return False
-
-    def n_best(self, request: Body) -> int:
-        """The most answers in each result."""
-        del request
-        return 1
+    def set_options(self, job: Job, request: Body) -> None:
+        """Set what a request asks of the job's results beyond their kind."""
 
     def added_bytes(self, items: Sequence[SequenceInput]) -> int:
         """The bytes of items that count in the queue beside those of the request."""
-        return carried_characters([item.start for item in items])
-
-    def advice(self, served: ServedModel) -> str:
-        """How to change a request whose reply would be too long."""
-        return served.chunks_or_fewer
+        starts = list(map(_START, items))
+        return carried_characters(starts) if any(starts) else 0
 
     def numbers(self, request: Body, served: ServedModel, items: Sequence[SequenceInput]) -> int:
         """The approximate count of numbers in the results of items, if there can be many."""

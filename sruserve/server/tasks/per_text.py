@@ -45,10 +45,10 @@ class PerTextTask(PerInputTask[Chunk]):
                 ids = encode_texts(served, inputs)
                 if ids is not None:
                     return list(map(SequenceInput, ids))
-            return [
-                self.text_item(request, served, content, start, None)
-                for content, start in zip(inputs, starts, strict=True)
-            ]
+            items = []
+            for content, start in zip(inputs, starts, strict=True):
+                items.append(self.text_item(request, served, content, start, None))
+            return items
 
         def read_slice(first: int, end: int, tokens: Tokens | None) -> list[SequenceInput]:
             pairs = zip(inputs[first:end], starts[first:end], strict=True)

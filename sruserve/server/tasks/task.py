@@ -126,7 +126,8 @@ class Task(BaseTask[Body]):
         Raises `ModelNotFound`, `WrongTask`, `InvalidRequest` or `StateWrongModel`.
         """
         names = self.name, *self.other_names
-        return with_states(self.catalogue.choose(request.model, *names, state=request.state))
+        served = self.catalogue.choose(request.model, *names, state=request.state)
+        return served if isinstance(served, ServedModel) else with_states(served)
 
     def check(self, request: Any, served: ServedModel) -> None:
         """Raise `InvalidRequest` if a request does not fit the model of its stream."""
@@ -152,7 +153,7 @@ def count_characters(
 ) -> tuple[int, int]:
     """The characters or ids of inputs, and the characters that the states before them carry."""
     size = sum(map(_size, inputs)) + INPUT_CHARACTERS * len(inputs)
-    return size, carried_characters(starts)
+    return size, carried_characters(starts) if any(starts) else 0
 
 
 def carried_characters(starts: Sequence[Snapshot | None]) -> int:

@@ -73,6 +73,7 @@ class Scheduler:
         fail: Callable[[Job, ServeError | None], None],
     ) -> None:
         self._config, self._admission_queue, self._states = config, admission_queue, states
+        self._transfers = states.transfers
         self._whole, self._codec, self._crf, self._fail = whole, codec, crf, fail
         self._jobs: dict[Job, _JobEntry] = {}
         self._large: dict[Hashable, deque[Job]] = {}  # large jobs without sequences, by tenant
@@ -110,12 +111,16 @@ class Scheduler:
     @property
     def idle(self) -> bool:
         """Whether there is no job and no transfer of a state."""
-        return not (self._jobs or self._states.busy)
+        return not (self._jobs or self._transfers.busy)
 
     @property
     def max_input_rows(self) -> int:
         """Rows that a step may have if nothing decodes."""
         return min(self._config.max_batch_tokens, self._input_time.rows)
+
+    def input_seconds(self, rows: int) -> float:
+        """The time of a step of so many rows of inputs, as far as steps were measured."""
+        return self._input_time.seconds(rows)
 
     @property
     def has_waiting(self) -> bool:
@@ -135,7 +140,7 @@ class Scheduler:
 
     def next_batch(self) -> Batch:
         """Choose the next batch; it is empty while all work waits for transfers or grammars."""
-        poll = _POLL_SECONDS if self._states.busy else _GRAMMAR_POLL_SECONDS
+        poll = _POLL_SECONDS if self._transfers.busy else _GRAMMAR_POLL_SECONDS
         self._receive(poll if self._idle else 0)
         self._finish_early()
         if self._large:
@@ -326,7 +331,7 @@ class Scheduler:
             return
         max_admitted = self._states.max_admitted
         begun = self._queue.begin(budget, lambda sequence: self._try_admit(sequence, max_admitted))
-        if not begun and max_admitted <= 0 and not self._admitted and not self._states.busy:
+        if not begun and max_admitted <= 0 and not self._admitted and not self._transfers.busy:
             self._refuse_first()  # no sequence or transfer will free a row
         self._states.admit(begun, self._fail)
         for sequence in begun:

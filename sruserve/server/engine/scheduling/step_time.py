@@ -46,9 +46,13 @@ class StepTime:
         extra_rows = (parts - 1) * self._own_seconds / self._row_seconds
         return int(min(self._max_rows, parts * rows + extra_rows))
 
+    def seconds(self, rows: int) -> float:
+        """The time of a step of `rows` rows; 0 before any was measured."""
+        return self._own_seconds + self._row_seconds * rows
+
     def steps_within(self, seconds: float, rows: int) -> float:
         """How many steps of `rows` rows take `seconds`; infinite before any was measured."""
-        step = self._own_seconds + self._row_seconds * rows
+        step = self.seconds(rows)
         return seconds / step if step else inf
 
     def learn(self, rows: int, tokens: int, seconds: float) -> None:

@@ -139,7 +139,7 @@ class TranslationEngine(JobEngine):
         """Queue the sentences of new jobs; waits for one if there is nothing to do."""
         timeout: float | None = 0.0
         if not self._open:
-            polls = self._has_news or self._draining.is_set()
+            polls = self._has_news or self._draining
             timeout = REPORT_SECONDS if polls else None
         self._accept(timeout)
 

@@ -67,9 +67,29 @@ class RedisClient:
         parameters = (len(keys), *keys, *arguments)
         async with self._connection(owner, upkeep):
             try:
-                return await self._redis.evalsha(self._hashes[script], *parameters)
+                return await self._execute("EVALSHA", self._hashes[script], *parameters)
             except NoScriptError:
-                return await self._redis.eval(script, *parameters)
+                return await self._execute("EVAL", script, *parameters)
+
+    async def _execute(self, *command: Any) -> Any:
+        """Send a command, once more on a new connection if the first one fails.
+
+        The client library's `execute_command` does the same, and encodes each part by itself: a
+        step of a stream sends two commands of fifty parts.
+        """
+        pool, message = self._redis.connection_pool, _encoded(command)
+        connection = await pool.get_connection()
+
+        async def exchange() -> Any:
+            await connection.send_packed_command(message)
+            return await connection.read_response()
+
+        try:
+            return await connection.retry.call_with_retry(
+                exchange, lambda _: connection.disconnect()
+            )
+        finally:
+            await pool.release(connection)
 
     async def run_each(
         self, script: str, owner: bytes, calls: Sequence[Call], *, upkeep: bool = False
@@ -188,6 +208,15 @@ def _cancellable() -> Iterator[None]:
     finally:
         if task.cancelling() > before:
             raise asyncio.CancelledError
+
+
+def _encoded(command: Sequence[Any]) -> bytes:
+    """A command, of texts, bytes and integers, in Redis' protocol."""
+    parts = [b"*%d\r\n" % len(command)]
+    for value in command:
+        part = value if isinstance(value, bytes) else str(value).encode()
+        parts.append(b"$%d\r\n%b\r\n" % (len(part), part))
+    return b"".join(parts)
 
 
 def _is_demoted(error: ResponseError) -> bool:

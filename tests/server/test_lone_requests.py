@@ -1,0 +1,60 @@
+"""A lone short request is answered on the event loop; with company, the engine's thread answers."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from sruserve.server.engine.one_step import OneStep
+from tests.server.conftest import TEXT, Serve
+
+
+@pytest.fixture(scope="module")
+def client(serve: Serve) -> Iterator[httpx.Client]:
+    with serve("question") as (client, _):
+        yield client
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the threads of all steps that answer short inputs."""
+    names: list[str] = []
+    answer = OneStep.answer
+
+    def see(*arguments: Any) -> Any:
+        rows = answer(*arguments)
+        if rows[0]:
+            names.append(threading.current_thread().name)
+        return rows
+
+    monkeypatch.setattr(OneStep, "answer", see)
+    return names
+
+
+def classify(client: httpx.Client) -> None:
+    reply = client.post("/v1/classify", json={"model": "question", "input": TEXT})
+    assert reply.status_code == 200
+
+
+def test_a_lone_request_needs_no_other_thread(client: httpx.Client, threads: list[str]) -> None:
+    for _ in range(20):
+        classify(client)
+    here = [name for name in threads if not name.startswith("engine")]
+    assert here, "not one of them found the engine's thread waiting"
+    assert {name.partition(":")[0] for name in here} == {"http"}, "the event loop's"
+
+
+def test_beside_another_request_the_engines_thread_answers(
+    client: httpx.Client, threads: list[str]
+) -> None:
+    head = b"POST /v1/classify HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n"
+    url = client.base_url
+    with socket.create_connection((url.host, url.port), timeout=60) as other:
+        other.sendall(head + b"Expect: 100-continue\r\n\r\n")
+        assert b" 100 " in other.recv(100), "the server waits for its body now"
+        for _ in range(5):
+            classify(client)
+    assert threads == ["engine question"] * 5
