@@ -280,10 +280,12 @@ def test_no_stream_reads_what_another_left_in_a_row_or_in_host_memory(
 ) -> None:
     release, release_host = StatePool.release, HostRows.release
 
+    @torch.inference_mode()  # as the engine's thread is; the event loop, which frees too, is not
     def poison(pool: StatePool, row: int) -> None:
         pool.rows[row] = torch.nan
         release(pool, row)
 
+    @torch.inference_mode()
     def poison_host(host: HostRows, rows: list[int]) -> None:
         for row in rows:
             host[row].fill_(torch.nan)
