@@ -1,6 +1,7 @@
 """The variants that no device has judged, for `tests.kernels.aot` to compile.
 
-Each for every capability on which it may be chosen, by every Triton.
+Each for every capability on which it may be chosen, by every Triton, but for large tiles: their
+instructions are those of the tiles that ship.
 """
 
 from collections.abc import Iterator
@@ -46,9 +47,11 @@ def candidate_configurations() -> Iterator[Configuration]:
             step = step_form(shipped, BF16, PROJECTED, WIDTH, SRU, capability, dependent=True)
             yield _candidate(_begins_early(step))
         large = tiles.step_tile(_CROWD, BF16, place, fast=True)
-        yield _candidate(step_form(large, BF16, PROJECTED, WIDTH, SRU, capability))
+        large_step = step_form(large, BF16, PROJECTED, WIDTH, SRU, capability)
+        yield _candidate(large_step, every_triton=False)
         large = tiles.decode_tile(_CROWD, BF16, place, fast=True)
-        yield _candidate(product_form(large, BF16, WIDTH, PROJECTED, capability))
+        large_product = product_form(large, BF16, WIDTH, PROJECTED, capability)
+        yield _candidate(large_product, every_triton=False)
         yield _candidate(_merged_form(1, SRU, capability, early, from_sums=True))
     yield _candidate(_merged_form(tiles.MERGED_ROWS, SRU_OF_4, 90, dependent=True))
 
@@ -88,8 +91,8 @@ def _merged_form(
     return _begins_early(wanted) if dependent else wanted
 
 
-def _candidate(wanted: Configuration) -> Configuration:
-    return replace(wanted, name=f"candidate-{wanted.name}", every_triton=True)
+def _candidate(wanted: Configuration, *, every_triton: bool = True) -> Configuration:
+    return replace(wanted, name=f"candidate-{wanted.name}", every_triton=every_triton)
 
 
 def _of_narrow_tile(wanted: Configuration, place: tuple[int, int], early: bool) -> Configuration:
