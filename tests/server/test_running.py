@@ -68,8 +68,7 @@ def test_a_second_ctrl_c_does_not_change_how_a_stop_ends_and_imports_collect_no_
     "number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=["SIGTERM", "Ctrl-C", "SIGHUP"]
 )
 def test_a_signal_stops_an_idle_server_at_once_and_cleanly(folders: Path, number: int) -> None:
-    server = start(str(folders / "characters"), drain_seconds="600")
-    with ready(server) as (client, process):
+    with serving(folders / "characters", drain_seconds="600") as (client, process):
         assert client.get("/livez").status_code == 200
         process.send_signal(number)
         ended(process)
