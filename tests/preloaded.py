@@ -77,11 +77,16 @@ class Preloaded:
             os.close(to)
 
     @classmethod
-    def reading(cls, *arguments: str, environment: Mapping[str, str]) -> "Preloaded":
-        """Start a process whose output and errors, in this order, are its `stdout`."""
+    def reading(
+        cls, *arguments: str, environment: Mapping[str, str], errors: int | None = None
+    ) -> "Preloaded":
+        """Start a process whose output is its `stdout`, and so are its errors, in good order.
+
+        errors: another descriptor for its errors, which stays the caller's.
+        """
         begin, end = os.pipe()
         with open(os.devnull) as nothing:
-            streams = (nothing.fileno(), end, end)
+            streams = (nothing.fileno(), end, end if errors is None else errors)
             try:
                 process = cls(*arguments, streams=streams, environment=environment)
             finally:

@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +54,9 @@ def run(*command: str) -> str:
     return done.stdout
 
 
+@cache
 def cases() -> list[dict[str, Any]]:
-    """The cases of all alerts."""
+    """The cases of all alerts, read once."""
     return [case for file in CASES for case in yaml.safe_load(file.read_text())["tests"]]
 
 

@@ -1,6 +1,7 @@
 """The variants that no device has judged, for `tests.kernels.aot` to compile.
 
-Each for every capability on which it may be chosen, by every Triton.
+Each for every capability on which it may be chosen, by every Triton, but for large tiles: their
+instructions are those of the tiles that ship.
 """
 
 from collections.abc import Iterator

@@ -90,11 +90,15 @@ def descriptor_configurations() -> Iterator[Configuration]:
 
 
 def step_configurations() -> Iterator[Configuration]:
-    """Every tile, in layers with their own highway input, with the residual, and gated alone."""
-    for capability in CAPABILITIES:
+    """Every tile, in layers with their own highway input, with the residual, and gated alone.
+
+    The residual saves registers: each tile has it for one of two capabilities.
+    """
+    for turn, capability in enumerate(CAPABILITIES):
         place = PLACES[capability]
-        for dtype, rows in ((BF16, 1), (BF16, _MIDDLE_BATCH), (BF16, _LARGE_BATCH), (FP32, 1)):
-            for cell in (SRU, SRU_OF_4):
+        counts = ((BF16, 1), (BF16, _MIDDLE_BATCH), (BF16, _LARGE_BATCH), (FP32, 1))
+        for k, (dtype, rows) in enumerate(counts):
+            for cell in (SRU, SRU_OF_4) if (turn + k) % 2 else (SRU_OF_4,):
                 tile = tiles.step_tile(rows, dtype, place, fast=rows > _MIDDLE_BATCH)
                 yield step_form(tile, dtype, PROJECTED, WIDTH, cell, capability)
         yield step_form(tiles.step_tile(1, FP16, place), FP16, PROJECTED, WIDTH, SRU, capability)
@@ -105,9 +109,13 @@ def step_configurations() -> Iterator[Configuration]:
         for inputs, rows in ((200, 1), (203, 1), (203, _LARGE_BATCH)):
             tile = tiles.step_tile(rows, BF16, place, fast=rows > 1)
             yield step_form(tile, BF16, inputs, 94, SRU, capability, index=True)
-    for capability, place in PLACES.items():
-        for dtype, rows, cell in ((BF16, 1, SRU), (BF16, 2, SRU_OF_4), (FP32, 8, SRU)):
-            tile = tiles.step_tile(rows, dtype, place, fast=True)
+    for dtype, rows, cell, capabilities in (
+        (BF16, 1, SRU, EVERY_CAPABILITY),
+        (BF16, 2, SRU_OF_4, (90,)),
+        (FP32, 8, SRU, (80, 90)),
+    ):
+        for capability in capabilities:
+            tile = tiles.step_tile(rows, dtype, PLACES[capability], fast=True)
             step = step_form(tile, dtype, PROJECTED, WIDTH, cell, capability)
             # Several warps hold the same states, which are often replaced in place.
             yield replace(step, contains={capability: SETTLED})
@@ -119,8 +127,10 @@ def sample_configurations() -> Iterator[Configuration]:
     The most takes longest by far: for the capability whose blocks have less shared memory alone.
     """
     for vocabulary, capabilities in (
-        *((fewer, CAPABILITIES) for fewer in (5, 95, 256)),
-        (tiles.SAMPLE_VOCABULARY, CAPABILITIES[:1]),
+        (5, (80,)),
+        (95, (90,)),
+        (256, CAPABILITIES),
+        (tiles.SAMPLE_VOCABULARY, (80,)),
     ):
         block = max(32, triton.next_power_of_2(vocabulary))
         yield Configuration(

@@ -2,15 +2,17 @@
 
 import os
 import signal
-import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO
 
 import pytest
 import torch
 
 from sruserve.model.atomic_dir import replace_directory
 from sruserve.model.folder import load_model
+from tests.preloaded import Preloaded
 from tests.support import save_random_model
 
 IMPORT = """
@@ -31,16 +33,24 @@ main()
 """
 
 
-def importing(tmp_path: Path, how: str, out: str) -> "subprocess.Popen[str]":
+@pytest.fixture
+def errors() -> Iterator[IO[str]]:
+    """What an import writes to its standard errors."""
+    with TemporaryFile("w+") as file:
+        yield file
+
+
+def importing(tmp_path: Path, how: str, out: str, errors: IO[str]) -> Preloaded:
     """An import that has written a temporary folder and stays there, or meets a full disk."""
     torch.save(dict(torch.nn.LSTM(20, 40).state_dict()), tmp_path / "weights.pt")
     arguments = ["import", str(tmp_path / "weights.pt"), str(tmp_path / out), "--task", "encode"]
-    return subprocess.Popen(
-        [sys.executable, "-c", IMPORT, how, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    command = ("-c", IMPORT, how, *arguments)
+    return Preloaded.reading(*command, environment=os.environ, errors=errors.fileno())
+
+
+def said(errors: IO[str]) -> str:
+    errors.seek(0)
+    return errors.read()
 
 
 def names(folder: Path) -> list[str]:
@@ -50,30 +60,30 @@ def names(folder: Path) -> list[str]:
 @pytest.mark.parametrize("out", ["m", "new/folders/m"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "term"])
 def test_an_import_that_is_stopped_leaves_no_folder(
-    tmp_path: Path, number: signal.Signals, out: str
+    tmp_path: Path, number: signal.Signals, out: str, errors: IO[str]
 ) -> None:
-    process = importing(tmp_path, "stay", out)
+    process = importing(tmp_path, "stay", out, errors)
     assert process.stdout is not None
     assert process.stdout.readline() == "written\n"
     assert names(tmp_path) != ["weights.pt"]
     process.send_signal(number)
-    _, errors = process.communicate(timeout=300)
+    process.communicate(timeout=300)
     assert process.returncode == 128 + number
-    assert "Traceback" not in errors
+    assert "Traceback" not in said(errors)
     assert names(tmp_path) == ["weights.pt"]
 
 
-def test_a_full_disk_is_one_line_and_leaves_no_folder(tmp_path: Path) -> None:
-    process = importing(tmp_path, "full", "new/m")
-    _, errors = process.communicate(timeout=300)
+def test_a_full_disk_is_one_line_and_leaves_no_folder(tmp_path: Path, errors: IO[str]) -> None:
+    process = importing(tmp_path, "full", "new/m", errors)
+    process.communicate(timeout=300)
     assert process.returncode == 1
-    assert errors.startswith(f"error: cannot write {tmp_path}/new/m: ")
-    assert errors.count("\n") == 1
+    assert said(errors).startswith(f"error: cannot write {tmp_path}/new/m: ")
+    assert said(errors).count("\n") == 1
     assert names(tmp_path) == ["weights.pt"]
 
 
-def test_the_next_import_removes_what_a_killed_one_left(tmp_path: Path) -> None:
-    process = importing(tmp_path, "stay", "m")
+def test_the_next_import_removes_what_a_killed_one_left(tmp_path: Path, errors: IO[str]) -> None:
+    process = importing(tmp_path, "stay", "m", errors)
     assert process.stdout is not None
     process.stdout.readline()
     process.kill()
@@ -86,8 +96,8 @@ def test_the_next_import_removes_what_a_killed_one_left(tmp_path: Path) -> None:
     assert names(tmp_path) == ["m", "m2", "weights.pt"]
 
 
-def test_an_import_that_runs_keeps_its_folder(tmp_path: Path) -> None:
-    process = importing(tmp_path, "stay", "m")
+def test_an_import_that_runs_keeps_its_folder(tmp_path: Path, errors: IO[str]) -> None:
+    process = importing(tmp_path, "stay", "m", errors)
     assert process.stdout is not None
     process.stdout.readline()
     (own,) = set(names(tmp_path)) - {"weights.pt"}

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -29,6 +27,7 @@ from sruserve.model.importers.srupp import read
 from sruserve.model.network import Network, network_shapes
 from tests.model.importers.srupp_state_dicts import PLAIN, command, stack, state_dict
 from tests.oracles.releases import folder_of, needs
+from tests.preloaded import Preloaded
 
 SCRIPT = Path(__file__).parent.parent / "oracles" / "srupp_oracle.py"
 Ask = Callable[[dict[str, Any]], dict[str, Any]]
@@ -47,25 +46,24 @@ def release(request: pytest.FixtureRequest) -> str:
 def ask(release: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]:
     """Runs a request in the release's own process; see `srupp_oracle.py`."""
     out = tmp_path_factory.mktemp("oracle") / "answer.pt"
-    environment = {**os.environ, "PYTHONPATH": folder_of(release), "PYTHONWARNINGS": "ignore"}
-    with subprocess.Popen(
-        [sys.executable, SCRIPT],
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as oracle:
-        assert oracle.stdin is not None
-        assert oracle.stdout is not None
-        streams = oracle.stdin, oracle.stdout
+    (requests, to), (answers, into) = os.pipe(), os.pipe()
+    oracle = Preloaded(
+        str(SCRIPT),
+        streams=(requests, into, 2),
+        environment={**os.environ, "PYTHONPATH": folder_of(release)},
+    )
+    os.close(requests)
+    os.close(into)
+    with os.fdopen(answers) as told:
+        with os.fdopen(to, "w") as asked:
 
-        def run(request: dict[str, Any]) -> dict[str, Any]:
-            print(json.dumps({**request, "out": str(out)}), file=streams[0], flush=True)
-            assert streams[1].readline() == "done\n"
-            return dict(torch.load(out, weights_only=True))
+            def run(request: dict[str, Any]) -> dict[str, Any]:
+                print(json.dumps({**request, "out": str(out)}), file=asked, flush=True)
+                assert told.readline() == "done\n"
+                return dict(torch.load(out, weights_only=True))
 
-        yield run
-        oracle.stdin.close()
+            yield run
+        oracle.wait(300)
 
 
 def network(imported: Imported, dtype: torch.dtype = torch.float32) -> Network:
@@ -178,7 +176,7 @@ def run(
     return [torch.cat(part) for part in parts], torch.stack(ends)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(request=requests(), cuts=st.sets(st.integers(1, 29), max_size=4))
 @example(request=MAGNIFYING, cuts=set())
 def test_any_model_gives_the_outputs_and_states_of_its_release(

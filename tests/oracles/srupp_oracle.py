@@ -8,6 +8,7 @@ float32 may round them, move these by `moved_h` and `moved_c_n`, the most of a f
 
 import json
 import sys
+import warnings
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -20,6 +21,7 @@ compiler = ModuleType("torch.utils.cpp_extension")
 compiler.load = lambda **_: None  # type: ignore[attr-defined]
 sys.modules[compiler.__name__] = compiler
 torch.jit.script = lambda function: function  # type: ignore[assignment]
+warnings.simplefilter("ignore")  # of the releases, about themselves
 
 from sru import SRUpp  # noqa: E402
 

@@ -53,8 +53,12 @@ def serving(
     arguments = tuple(map(str, folders))
     if limit or settings.get("workers", "1") != "1":
         return ready(start(*arguments, limit=limit, program=program, **settings))
-    environment = _environment(settings)
-    return ready(Preloaded.reading(*program, "serve", *arguments, environment=environment))
+    return ready(preloaded(*arguments, program=program, **settings))
+
+
+def preloaded(*arguments: str, program: Sequence[str] = SRUSERVE, **settings: str) -> Preloaded:
+    """As `start`, but for a process that has imported torch, and is one."""
+    return Preloaded.reading(*program, "serve", *arguments, environment=_environment(settings))
 
 
 @contextmanager

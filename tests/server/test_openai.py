@@ -112,7 +112,8 @@ def test_the_offsets_of_logprobs_go_on_over_chunks(connected: openai.OpenAI) -> 
     parts = chunks(connected, **options)
     whole = create(connected, **options).choices[0]
     assert len(parts) > 1
-    tokens, offsets = [], []
+    tokens: list[str] = []
+    offsets: list[int] = []
     for part in parts:
         logprobs = part.choices[0].logprobs
         assert logprobs is not None
@@ -136,7 +137,7 @@ def test_n_choices_differ_and_match_the_seed(connected: openai.OpenAI) -> None:
 def test_a_state_continues_a_completion_and_says_what_it_spared(connected: openai.OpenAI) -> None:
     whole = create(connected, max_tokens=40).choices[0].text
     first = create(connected, max_tokens=15, extra_body={"return_state": True}).choices[0]
-    state = first.state  # type: ignore[attr-defined]
+    state = first.state
     rest = create(
         connected, prompt="", max_tokens=25, seed=openai.omit, extra_body={"state": state}
     )
@@ -209,7 +210,7 @@ def test_max_tokens_0_with_an_echo_scores_a_prompt(
         assert choice.logprobs is not None
         assert choice.logprobs.token_logprobs is not None
         assert sum(choice.logprobs.token_logprobs[1:]) == pytest.approx(score(text))
-    state = create(connected, extra_body={"return_state": True}).choices[0].state  # type: ignore[attr-defined]
+    state = create(connected, extra_body={"return_state": True}).choices[0].state
     body = {"extra_body": {"state": state}}
     behind = create(connected, prompt=PROMPT, **options, **body).choices[0].logprobs
     assert behind is not None
@@ -222,21 +223,21 @@ def test_an_echo_comes_behind_what_an_earlier_request_held_back(connected: opena
     text = create(connected, max_tokens=6).choices[0].text
     body = {"return_state": True}
     first = create(connected, max_tokens=6, stop=text[-1] + "never", extra_body=body).choices[0]
-    state = first.state  # type: ignore[attr-defined]
+    state = first.state
     rest = create(connected, prompt="XY", echo=True, extra_body={"state": state}).choices[0]
     assert (first.text + rest.text).startswith(text + "XY")
 
 
 def test_token_ids_come_when_asked_for(connected: openai.OpenAI) -> None:
     answer = create(connected, logprobs=0, extra_body={"return_token_ids": True}).choices[0]
-    again = create(connected, prompt=answer.token_ids, echo=True, max_tokens=0)  # type: ignore[attr-defined]
+    again = create(connected, prompt=answer.token_ids, echo=True, max_tokens=0)
     assert again.choices[0].text == answer.text
 
 
 def ids_of(client: openai.OpenAI, **options: Any) -> list[int]:
     body = {"return_token_ids": True} | options.pop("extra_body", {})
     answer = create(client, extra_body=body, **{"max_tokens": 60} | options)
-    token_ids: list[int] = answer.choices[0].token_ids  # type: ignore[attr-defined]
+    token_ids: list[int] = answer.choices[0].token_ids
     return token_ids
 
 
@@ -332,7 +333,7 @@ def test_keys_and_their_limits_raise_the_clients_own_errors(serve: Serve) -> Non
         with pytest.raises(openai.AuthenticationError):
             create(unknown)
         answer = create(mine, extra_body={"return_state": True})
-        state = answer.choices[0].state  # type: ignore[attr-defined]
+        state = answer.choices[0].state
         with pytest.raises(openai.PermissionDeniedError):
             create(others, extra_body={"state": state})
         create(mine)
@@ -392,7 +393,8 @@ def test_a_clients_id_of_its_request_comes_back(connected: openai.OpenAI) -> Non
         raw = connected.completions.with_raw_response.create(
             model="characters", prompt="a", extra_headers=headers
         )
-        return raw.request_id
+        request_id: str | None = raw.request_id
+        return request_id
 
     assert request_id("mine-42") == "mine-42"
     for bad in ("a b", "x" * 129, "a\tb"):

@@ -85,7 +85,7 @@ def test_a_response_has_the_text_of_a_completion(
 
 def test_a_text_that_ends_at_its_length_is_incomplete(connected: openai.OpenAI) -> None:
     answer = create(connected)
-    assert answer.status == answer.output[0].status == "incomplete"  # type: ignore[union-attr]
+    assert answer.status == answer.output[0].status == "incomplete"
     assert answer.incomplete_details is not None
     assert answer.incomplete_details.reason == "max_output_tokens"
     unlimited = create(connected, max_output_tokens=openai.omit)
@@ -169,7 +169,7 @@ def test_the_clients_stream_helper_gives_the_final_response(connected: openai.Op
     assert final.output_text == "".join(deltas) == whole.output_text
     with pytest.raises(openai.UnprocessableEntityError, match="`state_id`"):
         continued(connected, final)
-    later = {"previous_response_id": final.state_id}  # type: ignore[attr-defined]
+    later = {"previous_response_id": final.state_id}
     rest = continued(connected, final, **later)
     assert rest.output_text == continued(connected, whole).output_text
     with connected.responses.stream(**options, store=False) as stream:

@@ -26,6 +26,7 @@ from tests.server.processes import (
     ended,
     grpc_port_of,
     is_ready,
+    preloaded,
     ready,
     serving,
     start,
@@ -68,8 +69,7 @@ def test_a_second_ctrl_c_does_not_change_how_a_stop_ends_and_imports_collect_no_
     "number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=["SIGTERM", "Ctrl-C", "SIGHUP"]
 )
 def test_a_signal_stops_an_idle_server_at_once_and_cleanly(folders: Path, number: int) -> None:
-    server = start(str(folders / "characters"), drain_seconds="600")
-    with ready(server) as (client, process):
+    with serving(folders / "characters", drain_seconds="600") as (client, process):
         assert client.get("/livez").status_code == 200
         process.send_signal(number)
         ended(process)
@@ -323,26 +323,37 @@ def test_workers_without_room_for_metrics_serve_and_are_replaced(
     assert "metrics cannot be written" in output
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_failures_to_start_are_one_line_and_an_exit_code(
-    folders: Path, tmp_path: Path, workers: str
-) -> None:
-    broken = tmp_path / "broken"
-    broken.mkdir()
-    (broken / "config.json").write_text("{}")
+@pytest.fixture
+def broken(tmp_path: Path) -> Path:
+    """A model folder whose model cannot be loaded."""
+    folder = tmp_path / "broken"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    return folder
+
+
+def test_failures_to_start_are_one_line_and_an_exit_code(folders: Path, broken: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         for arguments, settings, code, message in (
             ((str(folders / "question"),), {"port": port}, 1, f"port {port}"),
-            ((str(tmp_path),), {}, 2, "not a model folder, but holds model folders: broken"),
+            ((str(broken.parent),), {}, 2, "not a model folder, but holds model folders: broken"),
             ((str(broken),), {}, 1, "broken"),
             ((), {"port": "x"}, 2, "SRUSERVE_PORT"),
         ):
-            process = start(*arguments, **({"workers": workers} | settings))
-            output, _ = process.communicate(timeout=300)
-            assert process.returncode == code, output
-            assert message in output
-            assert "Traceback" not in output
+            says_why_it_ends(preloaded(*arguments, **settings), code, message)
+
+
+def test_workers_that_cannot_start_end_the_server(broken: Path) -> None:
+    says_why_it_ends(start(str(broken), workers="2"), 1, "broken")
+
+
+def says_why_it_ends(process: Process, code: int, message: str) -> str:
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == code, output
+    assert message in output
+    assert "Traceback" not in output
+    return output
 
 
 def test_the_access_log_names_requests_and_no_content(folders: Path) -> None:
@@ -382,11 +393,8 @@ def test_sigterm_while_a_body_is_unfinished_leaves_no_traceback(folders: Path) -
 
 def test_a_host_that_cannot_be_ends_in_one_line(folders: Path) -> None:
     for host in ("no-such-host.invalid", "a" * 70, "1:2", "\udcff\udcfe"):
-        process = start(str(folders / "characters"), host=host)
-        output, _ = process.communicate(timeout=300)
-        assert process.returncode == 2
-        assert output.count("\n") == 1
-        assert "SRUSERVE_HOST" in output
+        process = preloaded(str(folders / "characters"), host=host)
+        assert says_why_it_ends(process, 2, "SRUSERVE_HOST").count("\n") == 1
 
 
 def test_a_host_that_gives_no_whole_address_is_the_same_for_all_protocols(folders: Path) -> None:

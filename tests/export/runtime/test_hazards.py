@@ -1,7 +1,5 @@
 """A file cannot end the server: operators that may raise a signal are refused or guarded."""
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from sruserve.export.runtime.hazards import check_hazards
 from tests.export.onnx.networks import NAMES
 from tests.export.onnx.test_network import STREAMABLE, made
 from tests.export.runtime.test_file import changed
+from tests.preloaded import run
 from tests.support import save_random_model
 
 Change = Callable[[Any], None]
@@ -162,8 +161,9 @@ HAZARDS: dict[str, tuple[Change, str]] = {
     "gather": (gathers_by_less_than_no_axes, "has a negative number of batch axes"),
     **{
         f"{operator}-without-{what}": (recurs(operator, axis), "running Reshape node")
-        for operator in ("GRU", "LSTM", "RNN")
-        for axis, what in enumerate(("steps", "sequences", "features"))
+        for axis, (operator, what) in enumerate(
+            {"GRU": "steps", "LSTM": "sequences", "RNN": "features"}.items()
+        )
     },
 }
 
@@ -180,9 +180,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         files[-1].parent.mkdir()
         files[-1].write_bytes(export.read_bytes())
         changed(files[-1].parent, change)
-    command = [sys.executable, "-c", RUN, *map(str, files)]
-    run = subprocess.run(command, capture_output=True, text=True, check=True)
-    return dict(zip(HAZARDS, run.stdout.splitlines(), strict=True))
+    done = run("-c", RUN, *map(str, files))
+    assert done.returncode == 0, done.stderr
+    return dict(zip(HAZARDS, done.stdout.splitlines(), strict=True))
 
 
 @pytest.mark.parametrize("name", HAZARDS)

@@ -1,7 +1,7 @@
 """Keras files that are damaged, or made to harm, are refused; nothing in them is executed."""
 
+import os
 import signal
-import subprocess
 import sys
 import zipfile
 from contextlib import suppress
@@ -17,6 +17,7 @@ from sruserve.model.importers.build import import_checkpoint
 from sruserve.model.importers.keras import trial
 from tests.model.importers.files import refused
 from tests.model.importers.keras_files import Layer, write_archive, write_legacy
+from tests.preloaded import Preloaded
 from tests.server.observing import until
 
 RANDOM = np.random.default_rng(4)
@@ -164,12 +165,12 @@ def test_a_file_that_hdf5_never_ends_to_read_is_refused(
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_an_import_that_hdf5_never_ends(tmp_path: Path, stop: signal.Signals) -> None:
     path = endless(tmp_path / "m.h5")
-    command = [sys.executable, "-m", "sruserve", "import", path, tmp_path / "out"]
-    process = subprocess.Popen([*map(str, command), "--task", "classify"], stderr=subprocess.PIPE)
+    command = ("-m", "sruserve", "import", str(path), str(tmp_path / "out"), "--task", "classify")
+    process = Preloaded.reading(*command, environment=os.environ)
     until(lambda: bool(_children(process.pid)))
     (child,) = _children(process.pid)
     process.send_signal(stop)
-    process.communicate()
+    process.communicate(300)
     assert process.returncode not in (0, None)
     until(lambda: not Path(f"/proc/{child}/exe").exists())
 

@@ -7,8 +7,14 @@ from typing import Any
 
 import httpx
 import pytest
+import requests
 import schemathesis
 from hypothesis import HealthCheck, Phase, settings
+from schemathesis.generation.hypothesis.builder import (
+    HypothesisTestConfig,
+    HypothesisTestMode,
+    create_test,
+)
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
     response_schema_conformance,
@@ -39,21 +45,43 @@ def every(serve: Serve, folders: Path, task_folders: Path) -> Iterator[httpx.Cli
         yield client
 
 
-schema = schemathesis.openapi.from_dict(create_document(ROUTES))
+@pytest.fixture(scope="module")
+def described() -> Any:
+    """What draws requests that the document describes, and others."""
+    return schemathesis.openapi.from_dict(create_document(ROUTES))
 
 
-@schema.parametrize()
-@settings(
-    max_examples=8,
-    deadline=None,
-    derandomize=True,
-    phases=(Phase.explicit, Phase.generate),
-    suppress_health_check=list(HealthCheck),
-)
-def test_no_reply_is_other_than_documented(case: Any, every: httpx.Client) -> None:
-    _make_likely(case, every)
-    reply = case.call_and_validate(base_url=str(every.base_url), checks=CHECKS)
-    assert reply.status_code < 500 or reply.status_code in REFUSALS, reply.text
+@pytest.fixture(scope="module")
+def session() -> Iterator[requests.Session]:
+    """Keeps its connection, and reads nothing of the environment for each request."""
+    with requests.Session() as session:
+        session.trust_env = False
+        yield session
+
+
+# Not `described.parametrize()`, which draws in every process that collects tests, and gives all
+# operations one name, of which xdist then runs one.
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
+def test_no_reply_is_other_than_documented(
+    route: Route[Any], described: Any, every: httpx.Client, session: requests.Session
+) -> None:
+    url = str(every.base_url)
+
+    @settings(
+        max_examples=8,
+        deadline=None,
+        derandomize=True,
+        phases=(Phase.explicit, Phase.generate),
+        suppress_health_check=list(HealthCheck),
+    )
+    def check(case: Any) -> None:
+        _make_likely(case, every)
+        reply = case.call_and_validate(base_url=url, session=session, checks=CHECKS)
+        assert reply.status_code < 500 or reply.status_code in REFUSALS, reply.text
+
+    operation = described[route.path][route.method]
+    config = HypothesisTestConfig(described.config, list(HypothesisTestMode))
+    create_test(operation=operation, test_func=check, config=config)()
 
 
 def _make_likely(case: Any, client: httpx.Client) -> None:
