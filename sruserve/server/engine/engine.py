@@ -14,6 +14,7 @@ from sruserve.server.engine.job import (
     DRAINING,
     Job,
     JobKind,
+    PackedInputs,
     Sampling,
     SequenceInput,
     Snapshot,
@@ -50,7 +51,12 @@ _STEPS_BESIDE = 4  # of a burst on a GPU, in the time that the host launches the
 
 
 class Engine(JobEngine):
-    """Serves jobs on one model: submit → schedule → step → settle."""
+    """Serves jobs on one model: submit → schedule → step → settle.
+
+    alone: whether one caller has the engine for itself, so that nobody waits for a step to end.
+    """
+
+    alone = False
 
     def __init__(
         self,
@@ -102,6 +108,11 @@ class Engine(JobEngine):
         return self._scheduler.running
 
     @property
+    def step_rows(self) -> int:
+        """Inputs that one step of whole inputs takes."""
+        return self._config.max_batch_tokens if self.alone else self._scheduler.max_input_rows
+
+    @property
     def rows(self) -> int:
         """State rows in use on the device."""
         return len(self._states.pool)
@@ -131,6 +142,9 @@ class Engine(JobEngine):
         )
 
     def _check(self, job: Job) -> None:
+        if type(job.items) is PackedInputs:
+            self.check_steps(max(job.items.ids.lengths))
+            return
         self.check_steps(max(len(item.inputs) for item in job.items))
         if job.kind is JobKind.GENERATE and not all(map(_has_last_token, job.items)):
             raise EmptyInput("nothing to continue: send a prompt, or a state that has one")
@@ -212,7 +226,7 @@ class Engine(JobEngine):
         started = time.monotonic()
         rows, left = 0, list[Job]()
         try:
-            rows, left = self._one_step.answer(messages, self._scheduler.max_input_rows)
+            rows, left = self._one_step.answer(messages, self.step_rows)
         except faults() as error:  # the scheduler's steps find out whose fault it is
             _log.warning("one step of %s failed, so they are scheduled: %s", self.model.name, error)
         if rows:
