@@ -35,7 +35,7 @@ R = TypeVar("R", bound=ModelRequest)
 
 # Requests of a model at a time; others wait for their turn, and none is refused for a full queue.
 _PLACES = 64
-_LONG_CHARACTERS = 16 << 10  # of texts for a thread, if nobody else waits for the loop
+_LONG_CHARACTERS = 128 << 10  # of texts for a thread, if nobody else waits for the loop
 _CONTENTS = ("input", "pair", "features", "question", "context")
 
 
@@ -154,9 +154,10 @@ class LocalModel:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Let one caller alone use the model: its texts are tokenized on the loop unless long.
+        """Let one caller alone use the model.
 
-        For short texts, a thread costs more than it saves.
+        Its texts are tokenized on the loop unless long: for short ones, a thread costs more than it
+        saves. Its steps may take long.
         """
         served = self.served
         if not isinstance(served, ServedModel):
@@ -165,9 +166,11 @@ class LocalModel:
         before = served.long_characters
         if served.pool is POOL:  # otherwise the tokenizer may be very slow
             served.long_characters = max(before, _LONG_CHARACTERS)
+        served.engine.alone = True
         try:
             yield
         finally:
+            served.engine.alone = False
             served.long_characters = before
 
     async def stop(self, drain_seconds: float = 0.0) -> None:
@@ -184,6 +187,12 @@ class LocalModel:
     def with_states(self) -> ServedModel:
         """The model as one whose streams have states; raises `CannotStream`."""
         return with_states(self.served)
+
+    @property
+    def step_rows(self) -> int:
+        """Inputs that one step of the engine takes; 0: they are no measure of its work."""
+        served = self.served
+        return served.engine.step_rows if isinstance(served, ServedModel) else 0
 
     def check_open(self) -> None:
         """Raise `ModelClosed` after `stop`, and `ForkedProcess` in a forked process."""

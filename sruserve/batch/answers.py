@@ -4,11 +4,15 @@ from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from time import time
-from typing import Any
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from sruserve.api.local_model import LocalModel, make_request
 from sruserve.batch.class_lines import class_lines
-from sruserve.batch.entries import CONTENTS, Entry
+from sruserve.batch.entries import CONTENTS, Entry, are_bare, contents_of, lines_of
+from sruserve.server.engine.job import Classified, ClassifiedRows, Row
 from sruserve.server.errors import InvalidRequest, ServeError
 from sruserve.server.json_output import json_bytes
 from sruserve.server.tasks.completion_request import CompletionRequest
@@ -29,12 +33,14 @@ ID_PREFIX = "batch_req_"
 class Answer:
     """A line of the output, or, of a line that is wrong, one of the file of errors.
 
-    Lines that were asked together may be one answer: `line` is that of the last one.
+    Lines that were asked together may be one answer: `line` is that of the last one, and `steps`
+    are those of all of them.
     """
 
     line: int
     content: bytes
     wrong: bool = False
+    steps: int = 0
 
 
 async def answer(model: LocalModel, entries: Sequence[Entry]) -> list[Answer]:
@@ -44,7 +50,7 @@ async def answer(model: LocalModel, entries: Sequence[Entry]) -> list[Answer]:
     model fails, which is no line's fault. No client waits for the loop meanwhile, so long results
     are described and encoded on it.
     """
-    (first, *others) = entries
+    first = entries[0]
     try:
         if first.problem is not None:
             raise first.problem
@@ -52,7 +58,7 @@ async def answer(model: LocalModel, entries: Sequence[Entry]) -> list[Answer]:
             return [await _complete(model, first)]
         return await _results(model, entries)
     except InvalidRequest as error:
-        if not others:
+        if len(entries) == 1:
             return [_refusal(first, error)]
     middle = len(entries) // 2
     return await answer(model, entries[:middle]) + await answer(model, entries[middle:])
@@ -83,15 +89,17 @@ async def _results(model: LocalModel, entries: Sequence[Entry]) -> list[Answer]:
     if entries[0].key is not None:
         for name in CONTENTS:
             if name in fields:
-                fields[name] = [entry.fields[name] for entry in entries]
+                fields[name] = contents_of(entries, name)
     request = make_request(entries[0].schema, **fields)
     async with model.results(request) as (task, results):
-        served, pairs = model.served, results.results
-        if isinstance(request, ClassifyRequest) and all(map(_is_bare, entries)):
-            rows = [each.probabilities for _, each in pairs if each.state is None]
-            if len(rows) == len(entries) and not any(row is None for row in rows):
-                lines = [entry.line for entry in entries]
-                return [Answer(lines[-1], class_lines(served.labels).write(lines, rows))]
+        served = model.served
+        if isinstance(request, ClassifyRequest) and are_bare(entries):
+            scores = _scores(results.values)
+            if scores is not None:
+                lines = lines_of(entries)
+                content = class_lines(served.labels).write(lines, scores)
+                return [Answer(lines[-1], content, steps=results.steps)]
+        pairs = results.results
         described = [task.describe(served, item, result) for item, result in pairs]
         if isinstance(request, EmbedRequest) and request.encoding_format == "base64":
             _in_base64(described, [result.vector for _, result in pairs])
@@ -104,9 +112,14 @@ async def _results(model: LocalModel, entries: Sequence[Entry]) -> list[Answer]:
         ]
 
 
-def _is_bare(entry: Entry) -> bool:
-    """Whether a line has one input, and its answer only the result."""
-    return entry.key is not None and entry.custom_id is None and entry.id is None
+def _scores(results: Sequence[Classified]) -> NDArray[np.float32] | None:
+    """Return the scores of results, (results, classes), if they have nothing else."""
+    if isinstance(results, ClassifiedRows):
+        return results.probabilities
+    rows = [each.probabilities for each in results if each.state is None]
+    if len(rows) < len(results) or any(row is None for row in rows):
+        return None
+    return np.stack(cast("list[Row]", rows))
 
 
 def _in_base64(described: Sequence[dict[str, Any]], vectors: Sequence[Any]) -> None:

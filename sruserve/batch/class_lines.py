@@ -5,8 +5,8 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from sruserve.server.engine.job import Row
 from sruserve.server.json_output import json_bytes
 
 
@@ -21,12 +21,11 @@ class ClassLines:
         scores = b",".join(label.replace(b"%", b"%%") + b":%b" for label in self._labels)
         self._form = b'{"line":%d,"label":%b,"score":%b,"scores":{' + scores + b"}}\n"
 
-    def write(self, lines: Sequence[int], rows: Sequence[Row]) -> bytes:
-        """Return lines of JSON. rows: the scores of each line's input, (classes)."""
-        classes, count = len(self._labels), len(rows)
-        scores = np.concatenate(rows)
-        best = scores.reshape(count, classes).argmax(1)
-        numbers = json_bytes(scores.tolist())[1:-1].split(b",")
+    def write(self, lines: Sequence[int], scores: NDArray[np.float32]) -> bytes:
+        """Return lines of JSON. scores: those of each line's input, (lines, classes)."""
+        count, classes = len(scores), len(self._labels)
+        best = scores.argmax(1)
+        numbers = json_bytes(scores.ravel().tolist())[1:-1].split(b",")
         fields = 3 + classes
         values: list[Any] = [None] * (count * fields)  # of all lines, one after the other
         values[0::fields] = lines

@@ -1,7 +1,7 @@
 """Turn records into requests: of our own fields, or lines of OpenAI's batches."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,14 +79,14 @@ class EntryReader:
         self._schema, self._model, self._options = _SCHEMAS[task], model, options
         self._text = "prompt" if self._schema is CompletionRequest else "input"
         self._text_key = self._key(self._schema, {**options, self._text: ""})
-        self._options_size = _size(options)
+        self.options_size = _size(options)
 
     def read(self, record: Record) -> Entry:
         """Return the request of a record; an invalid one has a problem."""
         value = record.value
         if isinstance(value, str):
             fields = {**self._options, self._text: value}
-            size = self._options_size + len(value)
+            size = self.options_size + len(value)
             return Entry(record.line, self._schema, fields, size, None, None, self._text_key)
         if record.problem is not None:
             return Entry(record.line, self._schema, {}, 0, problem=MalformedBody(record.problem))
@@ -103,14 +103,10 @@ class EntryReader:
         key = self._key(self._schema, fields)
         return Entry(record.line, self._schema, fields, _size(fields), id=own_id, key=key)
 
-    def read_texts(self, texts: Texts) -> list[Entry]:
+    def read_texts(self, texts: Texts) -> "TextEntries | list[Entry]":
         """Return the requests of texts."""
-        schema, options, name, key = self._schema, self._options, self._text, self._text_key
-        size = self._options_size
-        return [
-            Entry(line, schema, {**options, name: text}, size + len(text), None, None, key)
-            for line, text in enumerate(texts.texts, texts.line)
-        ]
+        entries = TextEntries(self, texts)
+        return list(entries) if self._text_key is None else entries
 
     def _openai(self, line: int, value: dict[str, Any]) -> Entry:
         custom_id, body, url = str(value["custom_id"]), value.get("body"), value.get("url")
@@ -148,6 +144,58 @@ class EntryReader:
             return None
         rest = {name: value for name, value in fields.items() if name not in kinds}
         return f"{schema.__name__} {kinds} {json.dumps(rest, sort_keys=True)}"
+
+
+class TextEntries(Sequence[Entry]):
+    """The requests of texts, with one key. They are asked together, so nobody needs each `Entry`.
+
+    lines: their numbers. texts: the inputs. size: of all together.
+    """
+
+    def __init__(self, reader: EntryReader, texts: Texts) -> None:
+        self._reader, self._texts = reader, texts
+        self.texts, self.lines = texts.texts, range(texts.line, texts.last + 1)
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.texts)) + len(self.texts) * self._reader.options_size
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            lines = self.lines[index]
+            return TextEntries(self._reader, Texts(lines.start, self.texts[index]))
+        return self._reader.read(Record(self.lines[index], self.texts[index]))
+
+
+def lines_of(entries: Sequence[Entry]) -> Sequence[int]:
+    """Return the numbers of the lines of entries."""
+    if isinstance(entries, TextEntries):
+        return entries.lines
+    return [entry.line for entry in entries]
+
+
+def size_of(entries: Sequence[Entry]) -> int:
+    """Return the size of entries together."""
+    if isinstance(entries, TextEntries):
+        return entries.size
+    return sum(entry.size for entry in entries)
+
+
+def contents_of(entries: Sequence[Entry], field: str) -> Sequence[Any]:
+    """Return the inputs of entries, which are in a field of each."""
+    if isinstance(entries, TextEntries):
+        return entries.texts
+    return [entry.fields[field] for entry in entries]
+
+
+def are_bare(entries: Sequence[Entry]) -> bool:
+    """Whether each line has one input, and its answer only the result."""
+    return isinstance(entries, TextEntries) or all(
+        entry.key is not None and entry.custom_id is None and entry.id is None for entry in entries
+    )
 
 
 def _kind(value: Any) -> str | None:

@@ -10,20 +10,21 @@ from typing import Any, TypeVar
 from sruserve.api.local_model import LocalModel
 from sruserve.batch.answers import Answer
 from sruserve.batch.asking import Asking
-from sruserve.batch.entries import Entry, EntryReader
+from sruserve.batch.entries import Entry, EntryReader, TextEntries, size_of
 from sruserve.batch.errors import ChangedError
 from sruserve.batch.journal import Journal, Progress
 from sruserve.batch.output import Output, Sink
 from sruserve.batch.records import Record, Texts
-from sruserve.batch.source import BLOCK_BYTES, BLOCK_LINES, Source
+from sruserve.batch.source import Source
 
 T = TypeVar("T")
 
 # The engine takes as many groups into a step as fit. It schedules the texts of a group that is more
-# than a step, which takes as long as computing short ones. So a group of short lines is a part of a
-# step, and those in flight are two steps: one is computed, the other is read, waits or is written.
-_GROUP_LINES = BLOCK_LINES
-_GROUP_SIZE = BLOCK_BYTES  # characters, about: a longer line is a group of its own
+# than a step, which takes as long as computing short ones. So a group of short lines is at first a
+# part of a step, and then most of one, as `_fit_blocks` finds out. Of those in flight one is
+# computed, and the others are read, wait or are written.
+_STEP_SHARE = 0.9  # of a step: the next lines may have more tokens for each character
+_MAX_CONTENT = 1 << 20  # bytes of the answer to a group of more lines than at first
 _GROUPS = 8
 _LINES = 128  # in flight, even if they are more groups: completions are groups of one line
 _MAX_SIZE = 16 << 20
@@ -33,7 +34,7 @@ _MAX_SIZE = 16 << 20
 class Group:
     """Lines that are asked together. size: see `Entry`. bytes, progress: up to their end."""
 
-    entries: list[Entry]
+    entries: Sequence[Entry]
     size: int
     bytes: int
     progress: Progress
@@ -130,31 +131,41 @@ class Run:
         entries, size = list[Entry](), 0
         for record in self._records:
             if isinstance(record, Texts):
-                yield from self._split(entries + self._reader.read_texts(record))
-                entries, size = [], 0
+                assert not entries, "lines of text are read by blocks, or each is a group"
+                yield from self._split(self._reader.read_texts(record))
                 continue
             entry = self._reader.read(record)
             entries.append(entry)
             size += entry.size
-            if size >= _GROUP_SIZE or len(entries) == _GROUP_LINES or entry.key is None:
+            if self._is_group(len(entries), size) or entry.key is None:
                 yield from self._split(entries)
                 entries, size = [], 0
         if entries:
             yield from self._split(entries)
 
-    def _split(self, entries: list[Entry]) -> Iterator[Group]:
+    def _is_group(self, lines: int, size: int) -> bool:
+        """Whether lines are as much as is read together."""
+        return lines >= self._source.block_lines or size >= self._source.block_bytes
+
+    def _fit_blocks(self, group: Group, answer: Answer) -> None:
+        """Read as much together as is most of a step, by the answer to a whole group."""
+        factor = _STEP_SHARE * self._model.step_rows / answer.steps
+        factor = min(factor, _MAX_CONTENT / len(answer.content))
+        self._source.resize_blocks(int(factor * len(group.entries)), int(factor * group.size))
+
+    def _split(self, entries: Sequence[Entry]) -> Iterator[Group]:
         """Yield lines in groups of one key; the input has been read up to the last one's end."""
         starts = [0]
-        if {each.key for each in entries} != {entries[0].key} or entries[0].key is None:
+        if not (isinstance(entries, TextEntries) or _have_one_key(entries)):
             starts += [
-                i for i, each in enumerate(entries)
-                if i and (each.key is None or each.key != entries[i - 1].key)
+                i for i in range(1, len(entries))
+                if entries[i].key is None or entries[i].key != entries[i - 1].key
             ]  # fmt: skip
         for first, end in zip(starts, [*starts[1:], len(entries)], strict=True):
             last = end == len(entries)
             done = self._progress() if last else Progress(made_of=self._made_of)
             own = entries[first:end]
-            yield Group(own, sum(entry.size for entry in own), self._source.bytes, done)
+            yield Group(own, size_of(own), self._source.bytes, done)
 
     def _progress(self) -> Progress:
         source = self._source
@@ -162,6 +173,8 @@ class Run:
 
     def _write(self, group: Group, answers: list[Answer]) -> None:
         self._sink.write(answers)
+        if len(answers) == 1 and answers[0].steps:
+            self._fit_blocks(group, answers[0])
         self._advance(group.bytes)
         if group.progress.digest:
             self._record(group.progress)
@@ -176,6 +189,12 @@ def _has_room(groups: Sequence[Group]) -> bool:
     lines = sum(len(group.entries) for group in groups)
     size = sum(group.size for group in groups)
     return (len(groups) < _GROUPS or lines < _LINES) and size < _MAX_SIZE
+
+
+def _have_one_key(entries: Sequence[Entry]) -> bool:
+    """Whether one request can ask all of these."""
+    key = entries[0].key
+    return key is not None and {each.key for each in entries} == {key}
 
 
 async def _at_once(work: Callable[..., T], *arguments: Any) -> T:

@@ -9,23 +9,27 @@ from typing import Any, BinaryIO, cast
 from sruserve.batch.files import is_regular
 
 MAX_LINE_BYTES = 64 << 20
-BLOCK_LINES, BLOCK_BYTES = 128, 4 << 10  # of what is read together, about
+BLOCK_LINES, BLOCK_BYTES = 128, 4 << 10  # of what is read together, about, at first
+MAX_BLOCK_LINES, MAX_BLOCK_BYTES = 1024, 64 << 10
 _PART = 1 << 20
+_BUFFER = 4 * MAX_BLOCK_BYTES  # looking for the end of a block copies it
 
 
 class Source:
     """The lines of a file.
 
     waits: reading may wait for whoever writes it.
+    block_lines, block_bytes: of what is read together, about.
     bytes, line: how many bytes and lines have been read.
     mark: a line whose digest is kept. marked: that digest, once the line has been read.
     """
 
     def __init__(self, file: BinaryIO) -> None:
-        if not isinstance(file, BufferedReader):
-            file = BufferedReader(cast(Any, file), _PART)
-        self._file, self._digest = file, hashlib.sha256()
         self.waits = not is_regular(file)
+        if not (self.waits and isinstance(file, BufferedReader)):
+            file = BufferedReader(cast(Any, file), _BUFFER)
+        self._file, self._digest = file, hashlib.sha256()
+        self.block_lines, self.block_bytes = BLOCK_LINES, BLOCK_BYTES
         self._parts: list[bytes] = []  # that are still to be digested, of `_undigested` bytes
         self._undigested = 0
         self.bytes = self.line = self.mark = 0
@@ -60,10 +64,15 @@ class Source:
             else:  # a line without an end is the last one, even if the file grows
                 yield line + self._take_more() if line.endswith(b"\n") else line
 
+    def resize_blocks(self, lines: int, size: int) -> None:
+        """Read about so many lines or bytes together from now on, but no fewer than at first."""
+        self.block_lines = max(BLOCK_LINES, min(lines, MAX_BLOCK_LINES))
+        self.block_bytes = max(BLOCK_BYTES, min(size, MAX_BLOCK_BYTES))
+
     def _take_more(self) -> bytes:
         """Read lines that are at hand, to the end of a block; none if they are not UTF-8."""
-        at_hand = self._file.peek()[:BLOCK_BYTES]
-        parts = at_hand.split(b"\n", BLOCK_LINES - 1)
+        at_hand = self._file.peek()[: self.block_bytes]
+        parts = at_hand.split(b"\n", self.block_lines - 1)
         lines = at_hand[: len(at_hand) - len(parts[-1])]
         if not _is_utf8(lines):
             return b""

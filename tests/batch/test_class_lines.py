@@ -38,7 +38,7 @@ def test_any_labels_and_scores_are_written_alike(
 ) -> None:
     rows = data.draw(arrays(np.float32, (count, len(labels)), elements=SCORES))
     numbers = range(7, 7 + count)
-    written = ClassLines(labels).write(numbers, list(rows))
+    written = ClassLines(labels).write(numbers, rows)
     expected = [one_by_one(labels, line, row) for line, row in zip(numbers, rows, strict=True)]
     assert written == b"".join(expected)
 
@@ -52,7 +52,7 @@ def test_a_run_writes_the_same_bytes_with_and_without_it(
         *({"input": "who", "id": 3}, {"input": "who", "return_state": False}),
     )
     run(local("question"), content, tmp_path / "together")
-    monkeypatch.setattr(batch_answers, "_is_bare", lambda _: False)
+    monkeypatch.setattr(batch_answers, "are_bare", lambda _: False)
     run(local("question"), content, tmp_path / "alone")
     together, alone = ((tmp_path / name).read_bytes() for name in ("together", "alone"))
     assert together == alone

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 from sruserve.api.local_model import LocalModel
 from sruserve.batch import output as outputs
-from sruserve.batch import run as running
 from sruserve.batch import source as sources
 from sruserve.batch.answers import Answer
 from sruserve.batch.entries import EntryReader
@@ -108,7 +107,7 @@ def test_a_run_that_is_killed_anywhere_ends_as_one_that_is_not(
     folder, model = tmp_path_factory.mktemp("runs"), local("question")
     for left in kills:
         with pytest.MonkeyPatch.context() as patch, killed_after(left):
-            patch.setattr(running, "_GROUP_LINES", group)
+            patch.setattr(sources, "BLOCK_LINES", group)
             run(model, LINES, folder / "out")
     run(model, LINES, folder / "out")
     for suffix in ("", ".errors"):

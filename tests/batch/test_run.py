@@ -3,9 +3,11 @@
 import asyncio
 import io
 import json
+import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -298,6 +300,50 @@ def test_few_lines_are_read_ahead_of_those_that_are_answered(
 
     model.loop.run(read())
     assert source.line == lines
+
+
+def test_more_lines_are_read_together_once_it_is_known_what_a_step_takes(
+    local: Local, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, sizes = local("question"), list[int]()
+    step = model.step_rows
+
+    async def seen(model: LocalModel, entries: Sequence[Entry]) -> list[Answer]:
+        assert model.step_rows == model.settings.max_batch_tokens >= step
+        sizes.append(len(entries))
+        return await answer(model, entries)
+
+    monkeypatch.setattr(asking, "answer", seen)
+    run(model, f"{TEXT}\n".encode() * 4000, tmp_path / "out", "lines")
+    assert [each["line"] for each in answers(tmp_path / "out")] == [*range(1, 4001)]
+    of_one = len(model.with_states.model.codec.encode(TEXT)[0])  # type: ignore[union-attr]
+    assert sizes[0] < max(sizes) <= sources.MAX_BLOCK_LINES
+    assert max(sizes) * of_one <= step
+    assert model.step_rows <= step, "other callers wait for no long step"
+
+
+def test_a_line_of_text_costs_no_call_of_its_own(local: Local, tmp_path: Path) -> None:
+    model, calls = local("question"), list[str]()
+
+    def see(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call":
+            calls.append(frame.f_code.co_name)
+
+    async def profile(function: Callable[[FrameType, str, Any], None] | None) -> None:
+        sys.setprofile(function)
+
+    def count(lines: int) -> int:
+        calls.clear()
+        run(model, f"{TEXT}\n".encode() * lines, tmp_path / f"{lines} {len(calls)}", "lines")
+        return len(calls)
+
+    count(100)  # warm
+    model.loop.run(profile(see))
+    try:
+        few, many = count(10), count(110)
+    finally:
+        model.loop.run(profile(None))
+    assert many - few < 100
 
 
 @pytest.mark.parametrize("waits", [False, True], ids=["files", "pipe"])

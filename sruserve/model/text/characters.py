@@ -7,6 +7,7 @@ import numpy as np
 from sruserve.model.errors import TextError
 from sruserve.model.text.decoders import state_of, steps_of
 from sruserve.model.text.frames import Ids
+from sruserve.model.text.packed import PackedIds
 from sruserve.model.text.tokenizer_file import TokenizerFile
 
 EVERY_CHARACTER = r"[\s\S]"
@@ -61,8 +62,8 @@ class Characters:
         ids: Ids = np.where(known, self._ids[at], self._unknown)
         return ids, ""
 
-    def encode_texts(self, texts: Sequence[str]) -> list[Ids]:
-        return [self.encode(text)[0] for text in texts]
+    def encode_texts(self, texts: Sequence[str]) -> PackedIds:
+        return PackedIds.joined([self.encode(text)[0] for text in texts])
 
     def locate(self, text: str, word: str = "", more: bool = False) -> tuple[Ids, Ids, str]:
         ids, rest = self.encode(text, word, more)

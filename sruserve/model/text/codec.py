@@ -5,7 +5,7 @@ import re
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import accumulate, pairwise
+from itertools import chain
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -16,6 +16,7 @@ from sruserve.model.errors import FolderError, TextError, brief, faults
 from sruserve.model.text.characters import Characters, splits_characters
 from sruserve.model.text.decoders import steps_of
 from sruserve.model.text.frames import Frame, Ids
+from sruserve.model.text.packed import PackedIds
 from sruserve.model.text.piece_cache import PieceCache
 from sruserve.model.text.separators import separators, words_of
 from sruserve.model.text.subwords import MAX_UNFINISHED, Subwords
@@ -70,7 +71,7 @@ class Codec(Protocol):
         """
         ...
 
-    def encode_texts(self, texts: Sequence[str]) -> list[Ids]:
+    def encode_texts(self, texts: Sequence[str]) -> PackedIds:
         """Return the ids of each of several whole texts, as `encode` does."""
         ...
 
@@ -155,14 +156,17 @@ class Words:
             return self._ids_by_piece(text), word
         return np.concatenate([self._ids_of(part) for part in self._parts(text, _PART)]), word
 
-    def encode_texts(self, texts: Sequence[str]) -> list[Ids]:
+    def encode_texts(self, texts: Sequence[str]) -> PackedIds:
         if max(map(len, texts), default=0) > min(_LONG, self._longest):
-            return [self.encode(text)[0] for text in texts]
+            return PackedIds.joined([self.encode(text)[0] for text in texts])
         split = self._splitter("".join(texts))
-        parts = [self._bytes_of(split(text)) for text in texts]
-        ids = np.frombuffer(bytearray().join(parts), np.int64)  # one array takes as long as all
-        ends = list(accumulate([len(part) // ids.itemsize for part in parts], initial=0))
-        return [ids[first:end] for first, end in pairwise(ends)]
+        words = list(map(split, texts))
+        parts = self._parts_of(list(chain.from_iterable(words)))
+        ids = np.frombuffer(bytearray().join(parts), np.int64)
+        ends = np.zeros(len(parts) + 1, np.int64)
+        np.fromiter(map(len, parts), np.int64, len(parts)).cumsum(out=ends[1:])
+        ends = ends[np.cumsum(list(map(len, words)), dtype=np.int64)]
+        return PackedIds(ids, (np.diff(ends, prepend=0) // ids.itemsize).tolist())
 
     def locate(self, text: str, word: str = "", more: bool = False) -> tuple[Ids, Ids, str]:
         word_length = len(word)
@@ -235,13 +239,15 @@ class Words:
 
     def _bytes_of(self, pieces: Sequence[str]) -> bytes:
         """Return the ids of pieces of text without white space, one after the other."""
+        return b"".join(self._parts_of(pieces))
+
+    def _parts_of(self, pieces: Sequence[str]) -> list[bytes]:
+        """Return the ids of each piece of text without white space."""
         known = list(map(self._ids.get, pieces))
-        if None not in known:
-            return b"".join(cast("list[bytes]", known))
-        new = self._ids_of_new
-        return b"".join(
-            [new(piece) if ids is None else ids for piece, ids in zip(pieces, known, strict=True)]
-        )
+        if all(known):  # faster than a search for None; few pieces have no ids
+            return cast("list[bytes]", known)
+        new, pairs = self._ids_of_new, zip(pieces, known, strict=True)
+        return [new(piece) if ids is None else ids for piece, ids in pairs]
 
     def _ids_of_new(self, piece: str) -> bytes:
         """Return the ids of text without white space."""
@@ -350,8 +356,8 @@ class Bytes:
             )
         return ids, ""
 
-    def encode_texts(self, texts: Sequence[str]) -> list[Ids]:
-        return [self.encode(text)[0] for text in texts]
+    def encode_texts(self, texts: Sequence[str]) -> PackedIds:
+        return PackedIds.joined([self.encode(text)[0] for text in texts])
 
     def locate(self, text: str, word: str = "", more: bool = False) -> tuple[Ids, Ids, str]:
         """See `Codec.locate`; every byte of a character has the character's place."""

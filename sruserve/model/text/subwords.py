@@ -9,6 +9,7 @@ import numpy as np
 from sruserve.model.errors import TextError
 from sruserve.model.text.cuts import cuts_of
 from sruserve.model.text.frames import Ids
+from sruserve.model.text.packed import PackedIds
 from sruserve.model.text.tokenizer_file import TokenizerFile
 
 MAX_UNFINISHED = 65_536  # characters of a word without a space after it
@@ -48,8 +49,8 @@ class Subwords:
             ]
         return np.concatenate(ids), word
 
-    def encode_texts(self, texts: Sequence[str]) -> list[Ids]:
-        return [self.encode(text)[0] for text in texts]
+    def encode_texts(self, texts: Sequence[str]) -> PackedIds:
+        return PackedIds.joined([self.encode(text)[0] for text in texts])
 
     def locate(self, text: str, word: str = "", more: bool = False) -> tuple[Ids, Ids, str]:
         start = -len(word)

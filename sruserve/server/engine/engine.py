@@ -17,6 +17,7 @@ from sruserve.server.engine.job import (
     DRAINING,
     Job,
     JobKind,
+    PackedInputs,
     Sampling,
     SequenceInput,
     Snapshot,
@@ -59,7 +60,12 @@ _STEPS_BESIDE = 4  # of a burst on a GPU, in the time that the host launches the
 
 
 class Engine(JobEngine):
-    """Serves jobs on one model: submit → schedule → step → settle."""
+    """Serves jobs on one model: submit → schedule → step → settle.
+
+    alone: whether one caller has the engine for itself, so that nobody waits for a step to end.
+    """
+
+    alone = False
 
     def __init__(
         self,
@@ -112,6 +118,11 @@ class Engine(JobEngine):
         return self._scheduler.running
 
     @property
+    def step_rows(self) -> int:
+        """Inputs that one step of whole inputs takes."""
+        return self._config.max_batch_tokens if self.alone else self._scheduler.max_input_rows
+
+    @property
     def rows(self) -> int:
         """State rows in use on the device."""
         return len(self._states.pool)
@@ -141,8 +152,11 @@ class Engine(JobEngine):
         )
 
     def _check(self, job: Job) -> None:
+        packed = job.items.ids.lengths if type(job.items) is PackedInputs else None
         if job.inputs > self._config.max_batch_tokens:
-            self.check_steps(max(len(item.inputs) for item in job.items))
+            self.check_steps(max(packed or (len(item.inputs) for item in job.items)))
+        if packed is not None:
+            return
         if job.kind is JobKind.GENERATE and not all(map(_has_last_token, job.items)):
             raise EmptyInput("nothing to continue: send a prompt, or a state that has one")
         if job.sampling.allowed or job.sampling.logit_bias:
@@ -277,7 +291,7 @@ class Engine(JobEngine):
         started = time.monotonic()
         rows, left = 0, list[Job]()
         try:
-            rows, left = self._one_step.answer(messages, self._scheduler.max_input_rows)
+            rows, left = self._one_step.answer(messages, self.step_rows)
         except faults() as error:  # the scheduler's steps find out whose fault it is
             _log.warning("one step of %s failed, so they are scheduled: %s", self.model.name, error)
         if rows:

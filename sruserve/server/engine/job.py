@@ -1,14 +1,16 @@
 """The values that the HTTP edge and the engine exchange: jobs, inputs, results and snapshots."""
 
 import asyncio
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sruserve.model.reader.spans import Spans
+from sruserve.model.text.packed import PackedIds
 from sruserve.server.engine.constrained.protocols import TextConstraint
 from sruserve.server.engine.state_cache.cache import CachedState
 from sruserve.server.engine.translation.partial import PartialTranslation
@@ -201,6 +203,29 @@ class SequenceInput:
         return "", ()
 
 
+class PackedInputs(Sequence[SequenceInput]):
+    """Whole texts that begin from zeros. Each of many costs more as an object than as a number.
+
+    It is recognized by `type(...) is`: `isinstance` of an abstract class calls a Python function.
+
+    ids: of each text, none of which is empty.
+    """
+
+    __slots__ = ("ids",)
+
+    def __init__(self, ids: PackedIds) -> None:
+        self.ids = ids
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, index: Any) -> Any:
+        return SequenceInput(self.ids[index])
+
+    def __iter__(self) -> Iterator[SequenceInput]:
+        return map(SequenceInput, self.ids)
+
+
 @dataclass(slots=True)  # not frozen: see `SequenceInput`
 class Classified:
     """Probabilities (classes), float32, after the stream's last step; None if there is none yet.
@@ -211,6 +236,24 @@ class Classified:
     probabilities: NDArray[np.float32] | None
     steps: int
     state: Snapshot | None
+
+
+class ClassifiedRows(Sequence[Classified]):
+    """The results of `PackedInputs`; none has a state.
+
+    probabilities: (inputs, classes), float32. lengths: the steps of each input.
+    """
+
+    __slots__ = ("lengths", "probabilities")
+
+    def __init__(self, probabilities: NDArray[np.float32], lengths: Sequence[int]) -> None:
+        self.probabilities, self.lengths = probabilities, lengths
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, index: Any) -> Any:
+        return Classified(self.probabilities[index], self.lengths[index], None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,7 +419,9 @@ class Job:
     """One admitted request. Its items are computed together; its outcome is delivered exactly once.
 
     `deliver` runs on `loop` with (index of the item, result): once per item, for GENERATE several
-    times. `done` resolves after the last delivery, or with the error.
+    times; or `deliver_all`, if there is one, with the results of all items, if the engine has
+    computed them together: the steps of these are all inputs. `done` resolves after the last
+    delivery, or with the error.
     Cancelling `done` withdraws the job: deliveries stop, and its rows are freed.
 
     state_output: whether results carry a Snapshot, and of which kind.
@@ -403,6 +448,7 @@ class Job:
     loop: asyncio.AbstractEventLoop
     deliver: Callable[[int, Result], None]
     done: asyncio.Future[None]
+    deliver_all: Callable[[Sequence[Result]], None] | None = None
     state_output: StateOutput = StateOutput.NONE
     stream: bool = False
     raw_scores: bool = False
@@ -424,11 +470,19 @@ class Job:
     steps: int = field(init=False)
 
     def __post_init__(self) -> None:
+        if type(self.items) is PackedInputs:
+            self.inputs = self.steps = len(self.items.ids.ids)
+            return
         self.inputs = self.steps = 0
         for item in self.items:  # `sum` with a generator is slower, and this path is hot
             inputs = len(item.inputs)
             self.inputs += inputs
             self.steps += inputs or 1
+
+    def unpack(self) -> None:
+        """Make an object of each item, for sequences that refer to theirs again and again."""
+        if type(self.items) is PackedInputs:
+            self.items = list(self.items)
 
     def forget_inputs(self) -> None:
         """Free the inputs and initial states of completions, which may run for long."""

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +12,14 @@ from numpy.typing import NDArray
 from sruserve.kernels import RaggedBatch
 from sruserve.model.folder import Model
 from sruserve.server.engine.admission_queue import AdmissionQueue
-from sruserve.server.engine.job import Classified, Job, JobKind, StateOutput
+from sruserve.server.engine.job import (
+    Classified,
+    ClassifiedRows,
+    Job,
+    JobKind,
+    PackedInputs,
+    StateOutput,
+)
 from sruserve.server.engine.output_reader import OutputReader
 from sruserve.server.engine.result_dispatcher import ResultDispatcher
 from sruserve.server.engine.scheduling.job_turns import JobTurns, may_take_turns
@@ -69,21 +77,25 @@ class OneStep:
                 return 0, []
             jobs, left = self._turns.choose(jobs, max_rows)
         inputs: list[Inputs] = []
-        rows = 0
+        lengths: list[int] = []
         for job in jobs:
+            if type(job.items) is PackedInputs:
+                inputs.append(job.items.ids.ids)
+                lengths += job.items.ids.lengths
+                continue
             for item in job.items:
-                steps = len(item.inputs)
-                if item.start is not None or not 0 < steps <= self._network.piece_rows:
+                if item.start is not None:
                     return 0, []
                 inputs.append(item.inputs)
-                rows += steps
-        if not rows:
+                lengths.append(len(item.inputs))
+        if not lengths or not min(lengths) or max(lengths) > self._network.piece_rows:
             return 0, []
+        rows = sum(lengths)
         for job in jobs:
             job.begun = started
             self._metrics.queued(started - job.submitted)
-        probabilities = self._classify(inputs, rows)
-        self._metrics.step(len(inputs), rows, time.monotonic() - started)
+        probabilities = self._classify(inputs, lengths, rows)
+        self._metrics.step(len(lengths), rows, time.monotonic() - started)
         self._metrics.consumed(rows)
         self._admission_queue.mark_consumed(*jobs)
         is_finite = not np.isnan(probabilities).any()  # once for all jobs: each call takes 3 µs
@@ -103,23 +115,31 @@ class OneStep:
         if not is_finite and np.isnan(probabilities).any():
             self._dispatcher.add_error(job, not_finite())
             return
+        if type(job.items) is PackedInputs:
+            self._dispatcher.add_results(job, ClassifiedRows(probabilities, job.items.ids.lengths))
+            return
         results: list[Classified] = []
         for item, of_item in zip(job.items, probabilities, strict=True):
             results.append(Classified(of_item, len(item.inputs), None))
         self._dispatcher.add_results(job, results)
 
-    def _classify(self, inputs: list[Inputs], rows: int) -> NDArray[np.float32]:
-        """The class probabilities of whole inputs, (inputs, classes)."""
+    def _classify(self, inputs: list[Inputs], lengths: list[int], rows: int) -> NDArray[np.float32]:
+        """The class probabilities of whole inputs of these lengths, (inputs, classes)."""
         self._threads.apply(rows)
-        parts = [self._run(part) for part in _parts(inputs, self._network.piece_rows)]
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+        packed: Any = inputs[0] if len(inputs) == 1 else np.concatenate(inputs)
+        offsets = np.array([0, *accumulate(lengths)])
+        if rows <= self._network.piece_rows:
+            return self._run(packed, offsets)
+        parts: list[NDArray[np.float32]] = []
+        for first, last in _parts(offsets, self._network.piece_rows):
+            begin, end = offsets[first], offsets[last]
+            parts.append(self._run(packed[begin:end], offsets[first : last + 1] - begin))
+        return np.concatenate(parts)
 
-    def _run(self, inputs: Sequence[Inputs]) -> NDArray[np.float32]:
-        ends = np.array([0, *accumulate(map(len, inputs))])
-        nowhere = torch.from_numpy(np.full(len(inputs), -1))
-        batch = RaggedBatch(torch.from_numpy(ends), self._states, nowhere, nowhere)
-        packed = inputs[0] if len(inputs) == 1 else np.concatenate(inputs)
-        last_rows = torch.from_numpy(ends[1:] - 1)
+    def _run(self, packed: Inputs, offsets: NDArray[np.int64]) -> NDArray[np.float32]:
+        nowhere = torch.from_numpy(np.full(len(offsets) - 1, -1))
+        batch = RaggedBatch(torch.from_numpy(offsets), self._states, nowhere, nowhere)
+        last_rows = torch.from_numpy(offsets[1:] - 1)
         hidden = self._network.hidden(torch.from_numpy(packed), batch, last_rows)
         return self._output_reader.classes(hidden)
 
@@ -135,14 +155,10 @@ def _is_plain(job: Job, now: float) -> bool:
     )
 
 
-def _parts(inputs: list[Inputs], max_rows: int) -> Iterator[list[Inputs]]:
-    """The inputs in parts of up to `max_rows` rows; no input is split."""
-    part: list[Inputs] = []
-    rows = 0
-    for steps in inputs:
-        if rows + len(steps) > max_rows:
-            yield part
-            part, rows = [], 0
-        part.append(steps)
-        rows += len(steps)
-    yield part
+def _parts(offsets: NDArray[np.int64], max_rows: int) -> Iterator[tuple[int, int]]:
+    """The first input and the end of parts of up to `max_rows` rows; no input is split."""
+    first, inputs = 0, len(offsets) - 1
+    while first < inputs:
+        end = int(offsets.searchsorted(offsets[first] + max_rows, "right")) - 1
+        yield first, end
+        first = end

@@ -60,8 +60,11 @@ class ResultDispatcher:
             try:
                 if message.result is not None:
                     message.job.deliver(message.index, message.result)
-                for index, result in enumerate(message.results):
-                    message.job.deliver(index, result)
+                if message.results and message.job.deliver_all is not None:
+                    message.job.deliver_all(message.results)
+                else:
+                    for index, result in enumerate(message.results):
+                        message.job.deliver(index, result)
                 if message.error is not None:
                     done.set_exception(message.error)
                 elif message.last:

@@ -77,6 +77,7 @@ def sequences_of(
     crf: LinearChain | None = None,
 ) -> list["ActiveSequence"]:
     """Create a sequence for every item of a job. Choices of one prompt share its tokens."""
+    job.unpack()
     if not job.kind.predicts:
         return [
             ActiveSequence(job, index, codec, _NO_IDS, crf=crf) for index in range(len(job.items))

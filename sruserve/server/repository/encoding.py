@@ -12,6 +12,7 @@ from sruserve.model.errors import TextError
 from sruserve.model.folder import Model
 from sruserve.model.text.codec import Codec
 from sruserve.model.text.frames import ENDED, Frame
+from sruserve.model.text.packed import PackedIds
 from sruserve.server.engine.job import Snapshot
 from sruserve.server.errors import (
     CannotStream,
@@ -100,7 +101,7 @@ def encode_input(
     return ids, word
 
 
-def encode_texts(served: ServedModel, contents: Sequence[str | list[int]]) -> list[Ids] | None:
+def encode_texts(served: ServedModel, contents: Sequence[str | list[int]]) -> PackedIds | None:
     """The ids of whole texts, encoded together: one by one, they take twice as long.
 
     None: `encode_input` must encode each, to find what is wrong with one, or what surrounds it.
@@ -113,7 +114,7 @@ def encode_texts(served: ServedModel, contents: Sequence[str | list[int]]) -> li
         ids = codec.encode_texts(texts)
     except TextError:
         return None
-    return ids if all(map(len, ids)) else None
+    return ids if all(ids.lengths) else None
 
 
 def locate_input(

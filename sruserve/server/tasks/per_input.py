@@ -7,7 +7,13 @@ from operator import attrgetter
 from typing import Any, ClassVar, Self, TypeVar
 
 from sruserve.server.auth import Spent
-from sruserve.server.engine.job import Job, JobKind, SequenceInput, StateOutput
+from sruserve.server.engine.job import (
+    Job,
+    JobKind,
+    PackedInputs,
+    SequenceInput,
+    StateOutput,
+)
 from sruserve.server.errors import Refused
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.tasks.caller import Caller
@@ -28,16 +34,22 @@ _START = attrgetter("start")
 class Results:
     """The results of a request, a context manager: they count as unsent until its block ends.
 
-    results: each item with its result, in order.
+    items, values: what was read, and the result of each.
     steps: the total number of steps.
     large: encoding a reply would block the event loop.
     unsent: counts the results.
     """
 
-    results: Sequence[tuple[SequenceInput, Any]]
+    items: Sequence[Any]
+    values: Sequence[Any]
     steps: int
     large: bool
     unsent: AbstractContextManager[object]
+
+    @property
+    def results(self) -> list[tuple[Any, Any]]:
+        """Each item with its result, in order."""
+        return list(zip(self.items, self.values, strict=True))
 
     def __enter__(self) -> Self:
         return self
@@ -81,13 +93,15 @@ class PerInputTask(ResultTask[Body], Task[Body]):
         if state_output is StateOutput.COPY:
             numbers += sum(text_numbers(item.word) for item in items)
         cost += self.added_bytes(items)
-        results: list[Any] = [None] * len(items)
+        one_by_one: list[Any] = [None] * len(items)
+        together: list[Sequence[Any]] = []
         job = Job(
             kind=self.kind(request, served),
             items=items,
             loop=caller.loop,
-            deliver=results.__setitem__,
+            deliver=one_by_one.__setitem__,
             done=caller.loop.create_future(),
+            deliver_all=together.append,
             state_output=state_output,
             input_bytes=cost,
             deadline=self.deadline(request),
@@ -115,9 +129,11 @@ class PerInputTask(ResultTask[Body], Task[Body]):
                     if not job.begun:
                         spent.used = 0
                     raise
-                steps = 0
-                for result in results:
-                    steps += result.steps
+                results: Sequence[Any] = together[0] if together else one_by_one
+                steps = job.inputs if together else 0
+                if not together:
+                    for result in results:
+                        steps += result.steps
                 spent.used = steps
                 if ahead:  # what was read counts nowhere any more, so nothing refers to it
                     items = job.items = [_without_inputs(each) for each in items]
@@ -128,7 +144,7 @@ class PerInputTask(ResultTask[Body], Task[Body]):
         except BaseException:
             unsent.__exit__(None, None, None)
             raise
-        return Results(list(zip(items, results, strict=True)), steps, large, unsent)
+        return Results(items, results, steps, large, unsent)
 
     async def run_ahead(
         self,
@@ -156,6 +172,8 @@ class PerInputTask(ResultTask[Body], Task[Body]):
 
     def added_bytes(self, items: Sequence[SequenceInput]) -> int:
         """The bytes of items that count in the queue beside those of the request."""
+        if type(items) is PackedInputs:
+            return 0
         starts = list(map(_START, items))
         return carried_characters(starts) if any(starts) else 0
 

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Sequence
 from typing import ClassVar, TypeVar
 
-from sruserve.server.engine.job import SequenceInput, Snapshot
+from sruserve.server.engine.job import PackedInputs, SequenceInput, Snapshot
 from sruserve.server.errors import InvalidRequest
 from sruserve.server.repository.encoding import Tokens, encode_input, encode_texts
 from sruserve.server.repository.served_model import ServedModel
@@ -44,7 +44,7 @@ class PerTextTask(PerInputTask[Chunk]):
             if whole and len(inputs) > 1 and self.needs_only_ids:
                 ids = encode_texts(served, inputs)
                 if ids is not None:
-                    return list(map(SequenceInput, ids))
+                    return PackedInputs(ids)
             items = []
             for content, start in zip(inputs, starts, strict=True):
                 items.append(self.text_item(request, served, content, start, None))

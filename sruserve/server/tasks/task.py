@@ -152,7 +152,8 @@ def count_characters(
     inputs: Sequence[str | list[int]], starts: Sequence[Snapshot | None]
 ) -> tuple[int, int]:
     """The characters or ids of inputs, and the characters that the states before them carry."""
-    size = sum(map(_size, inputs)) + INPUT_CHARACTERS * len(inputs)
+    is_text = bool(inputs) and isinstance(inputs[0], str)  # then all are
+    size = sum(map(len if is_text else _size, inputs)) + INPUT_CHARACTERS * len(inputs)
     return size, carried_characters(starts) if any(starts) else 0
 
 

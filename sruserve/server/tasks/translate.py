@@ -54,8 +54,7 @@ class TranslateTask(ResultTask[TranslateRequest]):
             results = await translation.results()
             steps = sum(result.steps for result in results)
             size = translation.numbers + INPUT_CHARACTERS * len(sources)
-            pairs = list(zip(sources, results, strict=True))
-            return Results(pairs, steps, size > LONG_CHARACTERS, stack.pop_all())
+            return Results(sources, results, steps, size > LONG_CHARACTERS, stack.pop_all())
 
     @asynccontextmanager
     async def stream(

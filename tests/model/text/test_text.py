@@ -139,7 +139,11 @@ def test_long_texts_have_the_same_ids_beside_short_ones(words: Words) -> None:
 
 def test_texts_of_characters_and_bytes_have_their_ids_together() -> None:
     texts = ["ab", "", "b"]
-    assert [ids.tolist() for ids in Bytes([97, 98]).encode_texts(texts)] == [[0, 1], [], [1]]
+    together = Bytes([97, 98]).encode_texts(texts)
+    assert [ids.tolist() for ids in together] == [[0, 1], [], [1]]
+    assert [together[index].tolist() for index in range(-3, 3)] == [[0, 1], [], [1]] * 2
+    with pytest.raises(IndexError):
+        together[3]
 
 
 def test_a_place_is_that_of_a_word_or_of_a_bytes_character(words: Words) -> None:

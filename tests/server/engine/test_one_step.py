@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,15 @@ import pytest
 from sruserve.model.cells import FAMILIES
 from sruserve.model.folder import Model
 from sruserve.model.heads.config import HeadConfig
+from sruserve.model.text.packed import PackedIds
 from sruserve.server.engine.config import EngineConfig
-from sruserve.server.engine.job import Classified, JobKind, SequenceInput, StateOutput
+from sruserve.server.engine.job import (
+    Classified,
+    JobKind,
+    PackedInputs,
+    SequenceInput,
+    StateOutput,
+)
 from sruserve.server.errors import DeadlineExceeded, EngineFailure, NotFinite
 from tests.server.engine.driver import Driver, Submission
 from tests.server.engine.thousands import CLASSIFIER
@@ -80,6 +87,32 @@ def test_the_scheduler_would_have_given_the_same_bits(driver: Watched) -> None:
             assert np.array_equal(one, other)
 
     asyncio.run(run())
+
+
+def test_packed_texts_have_the_bits_of_single_ones_and_are_delivered_together(
+    driver: Watched,
+) -> None:
+    piece = driver.model.network.piece_rows
+    inputs = [np.arange(length) % 50 for length in (piece - 1, 2, piece, 1, 7)]
+    together: list[Sequence[Any]] = []
+
+    async def run() -> None:
+        driver.go.set()
+        one_by_one = await classes(driver.job(JobKind.CLASSIFY, list(map(SequenceInput, inputs))))
+        packed = PackedInputs(PackedIds.joined(inputs))
+        job = driver.job(JobKind.CLASSIFY, packed, deliver_all=together.append)
+        assert await job.results() == {}
+        assert driver.scheduled == 0
+        scheduled = driver.job(JobKind.CLASSIFY, packed, state_output=StateOutput.COPY)
+        results = zip(one_by_one, together[0], await classes(scheduled), strict=True)
+        for probabilities, result, of_scheduler in results:
+            assert np.array_equal(probabilities, result.probabilities)
+            assert np.array_equal(probabilities, of_scheduler)
+        assert [result.steps for result in together[0]] == list(map(len, inputs))
+
+    asyncio.run(run())
+    assert len(together) == 1
+    assert driver.scheduled > 0
 
 
 FORMS: list[dict[str, Any]] = [
