@@ -153,7 +153,7 @@ class PackedLinear(_Steps):
 
 
 class TritonLinear:
-    """A linear layer on a GPU, by Triton kernels: one tile for any number of rows."""
+    """A linear layer on a GPU, by Triton kernels: a row has the same bits among any number."""
 
     fast = False
 

@@ -1,6 +1,7 @@
 """A complete network over a ragged batch: embedding, recurrent layers and head."""
 
 from collections.abc import Callable, Mapping, Sequence
+from weakref import proxy
 
 import torch
 import torch.nn.functional as F
@@ -24,7 +25,7 @@ from sruserve.kernels.input_graphs import InputGraphs, captures_inputs
 from sruserve.kernels.layer import CellLayer
 from sruserve.kernels.merged import MergedLayers
 from sruserve.kernels.side_stream import side_stream_for
-from sruserve.kernels.triton.tiles import SAMPLE_VOCABULARY
+from sruserve.kernels.triton.tiles import DESCRIPTOR_ROWS, SAMPLE_VOCABULARY
 from sruserve.model.cells.stack import Builder, Shapes
 from sruserve.model.config import ModelConfig
 from sruserve.model.embeddings import Embedding
@@ -262,8 +263,8 @@ class Network(Streamable):
     def _warm_up_triton(self) -> None:
         """Compile every kernel: for one long sequence, and for many short ones."""
         # The interpreter compiles nothing, and would take minutes.
-        rows = self.piece_rows if self.device.type == "cuda" else 8
-        for offsets in (torch.tensor([0, rows]), torch.arange(rows + 1)):
+        many, few = (DESCRIPTOR_ROWS, self.piece_rows) if self.device.type == "cuda" else (8, 8)
+        for rows, offsets in ((many, torch.tensor([0, many])), (few, torch.arange(few + 1))):
             nowhere = torch.full((len(offsets) - 1,), -1)
             states = self.layout.allocate(1, self.device)
             batch = RaggedBatch(offsets, states, nowhere, nowhere)
@@ -329,16 +330,21 @@ class Network(Streamable):
             return None
         if self._concat or self._input_layers is not None:
             return None
+        if self._final is not None:
+            return None  # it makes states for each batch, and a graph reads those it was made for
         if not all(isinstance(layer, CellLayer) for layer in self.layers):
             return None
         if self._pool is not None and not isinstance(self._pool, PoolLayer):
             return None
         most_rows = _GRAPHED_CHUNKS * self._chunk_rows
-        recorder = recorder_for(self.device)
-        return InputGraphs(self._in_one_piece, self.device, most_rows, recorder)
+        # In a circle, an unloaded network would keep its memory: servers rarely collect garbage.
+        network = proxy(self)
 
-    def _in_one_piece(self, inputs: Tensor, batch: RaggedBatch) -> Tensor:
-        return self._through(self._embedded(inputs), batch)
+        def in_one_piece(inputs: Tensor, batch: RaggedBatch) -> Tensor:
+            outputs: Tensor = network._through(network._embedded(inputs), batch)
+            return outputs
+
+        return InputGraphs(in_one_piece, self.device, most_rows, recorder_for(self.device))
 
     def _hidden_in_chunks(
         self, inputs: Tensor, batch: RaggedBatch, wanted: Tensor | None

@@ -38,11 +38,16 @@ def test_they_are_chosen_for_many_rows_and_whole_tiles_on_hopper_alone(
 ) -> None:
     def chosen(rows: int = 2048, inputs: int = 16, outputs: int = 1024, **how: object) -> bool:
         dtype, place = how.get("dtype", torch.float16), how.get("place", HOPPER)
-        x = torch.empty(rows, inputs, dtype=dtype)  # type: ignore[call-overload]
-        return takes_descriptors(x, torch.empty(outputs, inputs), place)  # type: ignore[arg-type]
+        begin = how.get("begin", 0)  # of x in its memory, in elements
+        x = torch.empty(rows * inputs + 8, dtype=dtype)[begin:]  # type: ignore[call-overload]
+        x = x[: rows * inputs].view(rows, inputs)
+        weight, out = torch.empty(outputs, inputs), torch.empty(1)
+        return takes_descriptors(x, weight, out, place)  # type: ignore[arg-type]
 
     assert chosen()
     assert chosen(dtype=torch.bfloat16)
+    assert chosen(begin=8)
+    assert not chosen(begin=4), "a descriptor's address is a multiple of 16 bytes"
     assert not chosen(rows=2047)
     assert not chosen(outputs=992)
     assert not chosen(outputs=1040)

@@ -1,5 +1,7 @@
 """Networks on the Triton kernels agree with the CPU's own kernels: whole, split and stepped."""
 
+import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +11,11 @@ import torch
 from torch import Tensor
 
 from sruserve.kernels import RaggedBatch, input_graphs, uses_triton
+from sruserve.kernels.triton import tiles
 from sruserve.model.folder import Model
 from sruserve.model.heads.config import HeadConfig
 from sruserve.model.runtime import Runtime
+from sruserve.model.state import StateLayout
 from tests.support import random_model
 
 FORMS: dict[str, dict[str, Any]] = {
@@ -116,6 +120,41 @@ def test_graphs_of_whole_inputs_change_nothing(
         torch.testing.assert_close(each, results[0], rtol=1e-5, atol=1e-5)
     with_attention = random_model(tmp_path / "other", **FORMS["srupp"])
     assert with_attention.network._graphs is None  # type: ignore[attr-defined]
+    head = HeadConfig.model_validate({"pooling": "final", "final": ["1.c"]})
+    with_own_states = random_model(tmp_path / "final", "classify", vocab_size=95, head=head)
+    assert with_own_states.network._graphs is None  # type: ignore[attr-defined]
+
+
+def test_a_gpu_compiles_products_of_many_rows_before_it_serves_as_those_of_few(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network, rows = random_model(tmp_path / "m").network, list[int]()
+    states = network.layout.allocate(1)
+    monkeypatch.setattr(StateLayout, "allocate", lambda *_: states)
+    monkeypatch.setattr(network, "device", torch.device("cuda"))
+
+    def hidden(inputs: Tensor, _batch: RaggedBatch) -> Tensor:
+        rows.append(len(inputs))
+        return torch.zeros(1, 24)
+
+    monkeypatch.setattr(network, "hidden", hidden)
+    network.warm_up()
+    assert min(rows) < tiles.DESCRIPTOR_ROWS <= max(rows)
+
+
+def test_graphs_of_whole_inputs_keep_no_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sruserve.model.network.captures_inputs", lambda _device: True)
+    model = random_model(tmp_path / "m")
+    network = weakref.ref(model.network)
+    assert network()._graphs is not None  # type: ignore[union-attr]
+    gc.disable()  # a server has frozen what it loaded, and never looks for circles in it
+    try:
+        del model
+        assert network() is None
+    finally:
+        gc.enable()
 
 
 def test_several_poolings_are_computed_in_chunks_of_time_too(

@@ -35,7 +35,8 @@ SETTLED = (
     r"ld\.global(?:(?!ld\.global)[\s\S])*bar\.sync(?:(?!ld\.global)[\s\S])*st\.global"
     r"(?![\s\S]*ld\.global)"
 )
-EARLY = r"\A(?=[\s\S]*griddepcontrol\.wait)[\s\S]*?"
+# Before the wait nothing is read that another kernel may write.
+EARLY = r"\A(?=(?:(?!ld\.global|cp\.async|st\.global)[\s\S])*griddepcontrol\.wait)[\s\S]*?"
 _MIDDLE_BATCH, _LARGE_BATCH = 256, 1024  # streams
 WIDTH = 2048
 PROJECTED = 512
@@ -106,6 +107,10 @@ def step_configurations() -> Iterator[Configuration]:
             tile = tiles.step_tile(rows, BF16, place, fast=rows > 1)
             yield step_form(tile, BF16, PROJECTED, WIDTH, cell, capability)
         yield step_form(tiles.step_tile(1, BF16, place), BF16, 64, 128, _LRN, capability)
+        # In one stage, and with nothing between the product and the cell's own sums.
+        bare = step_form(tiles.step_tile(1, FP32, place), FP32, 24, 64, _LRN, capability)
+        without = {"weight_bias": None}
+        yield replace(bare, name=f"{bare.name}-bare", constants=bare.constants | without)
         for inputs, rows in ((200, 1), (203, 1), (203, _LARGE_BATCH)):
             tile = tiles.step_tile(rows, BF16, place, fast=rows > 1)
             yield step_form(tile, BF16, inputs, 94, SRU, capability, index=True)

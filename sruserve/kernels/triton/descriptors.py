@@ -13,26 +13,32 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from sruserve.kernels.triton import tiles
-from sruserve.kernels.triton.tiles import LINEAR_DESCRIPTORS
+from sruserve.kernels.triton.tiles import (
+    DESCRIPTOR_OUTPUTS,
+    DESCRIPTOR_ROWS,
+    LINEAR_DESCRIPTORS,
+)
 
-_FEWEST_ROWS, _FEWEST_OUTPUTS = 2048, 1024  # below them a launch costs more than it saves
+_ALIGNED = 16  # bytes: a descriptor's address
 _GROUP = 8  # blocks of rows that share a block of the weight while it is in the L2 cache
 
 
-def takes_descriptors(x: Tensor, weight: Tensor, capability: tuple[int, int]) -> bool:
-    """Whether `descriptor_linear` computes a product without bias of x (rows, in), contiguous.
+def takes_descriptors(x: Tensor, weight: Tensor, out: Tensor, capability: tuple[int, int]) -> bool:
+    """Whether `descriptor_linear` computes a product without bias of x (rows, in) into `out`.
 
-    Its tiles have to divide the weight (out, in): nothing else has been measured.
+    Its tiles have to divide the weight (out, in): nothing else has been measured. All are
+    contiguous; a view that begins between two multiples of 16 bytes is for `linear_kernel`.
     """
     tile, (outputs, inputs) = LINEAR_DESCRIPTORS, weight.shape
     return (
         capability[0] == 9
         and x.dtype.itemsize == 2
         and tiles.SHARED_COLUMNS is None
-        and len(x) >= _FEWEST_ROWS
-        and outputs >= _FEWEST_OUTPUTS
+        and len(x) >= DESCRIPTOR_ROWS
+        and outputs >= DESCRIPTOR_OUTPUTS
         and outputs % tile.columns == 0
         and inputs % tile.depth == 0
+        and all(tensor.data_ptr() % _ALIGNED == 0 for tensor in (x, weight, out))
     )
 
 

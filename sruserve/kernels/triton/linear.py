@@ -53,7 +53,7 @@ def triton_linear(
     if tile is None:
         place = capability(x.device)
         plain = index is None and bias is None and out.dtype is x.dtype
-        if plain and descriptors.takes_descriptors(x, weight, place):
+        if plain and descriptors.takes_descriptors(x, weight, out, place):
             return descriptors.descriptor_linear(x, weight, out)
         tile = linear_tile(outputs, x.dtype, place)
     tile = loadable(tile, inputs, x.dtype)

@@ -324,4 +324,6 @@ def rounded(product, bias, column, mask, DTYPE: tl.constexpr):
     """Return a plane of the product with its bias, rounded to the dtype, in float32."""
     if bias is not None:
         product = add_bias(product, bias, column, mask)
+    elif product.dtype == DTYPE:
+        product = tl.fma(product, 1.0, -0.0)  # as in `add_bias`: a cell's sums stay apart
     return product.to(DTYPE).to(tl.float32)

@@ -97,6 +97,7 @@ STEP_VECTOR = (
 MERGED_STEP = tuple(LinearTile(n, 16, 512, 1, 8, vector=True, early=True) for n in (1, 2))
 MERGED_ROWS = 2  # streams up to which a step may merge; more have too many sums to add to
 MERGED_WIDTH = 1024  # of the widest projection that registers hold beside a layer's weight
+DESCRIPTOR_ROWS, DESCRIPTOR_OUTPUTS = 2048, 1024  # of a product, from which descriptors gain
 SAMPLE_VOCABULARY = 4096  # the most tokens that one program can sort
 
 # The columns of all tiles but vector ones, or None for each its own. Sums are the same for any
