@@ -95,7 +95,8 @@ def pack_sources(archive: Path) -> None:
             for member in committed:
                 packed.addfile(member, committed.extractfile(member) if member.isfile() else None)
             for kernel in (ROOT / "sruserve" / "kernels" / "cpu").glob("_kernel*.so"):
-                packed.add(kernel, kernel.relative_to(ROOT))
+                packed.add(kernel, kernel.with_name("_kernel.so").relative_to(ROOT))
+                break  # a name that every version of Python loads, which it calls through ctypes
 
 
 if __name__ == "__main__":

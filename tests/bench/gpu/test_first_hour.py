@@ -89,6 +89,34 @@ def test_a_step_whose_tool_is_missing_is_left_out(
     assert "no-such-profiler is not on this machine" in lines[-1]["outcome"]
 
 
+def test_checks_run_side_by_side_and_are_told_in_their_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one waits for a file of the second one."""
+    file = tmp_path / "written"
+    waits = (
+        f"import pathlib, time\nwhile not pathlib.Path({str(file)!r}).exists(): time.sleep(0.01)"
+    )
+    steps = python("first", waits), python("second", f"open({str(file)!r}, 'w').close()")
+    monkeypatch.setitem(module.STAGES, 1, Stage(steps, "the bits", together=True))
+    assert first_hour(["--stage", "1", "--results", str(tmp_path), "--budget-s", "60"]) == 0
+    lines = (tmp_path / "stage-1.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == ["first", "second"]
+
+
+def test_an_interrupt_ends_the_steps_that_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "_append", interrupted)
+    steps = python("quick", "print()"), python("endless", "import time; time.sleep(600)")
+    monkeypatch.setitem(module.STAGES, 1, Stage(steps, "the bits", together=True))
+    with pytest.raises(KeyboardInterrupt):
+        first_hour(["--stage", "1", "--results", str(tmp_path)])
+
+
 def test_all_green_is_green(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(monkeypatch, tmp_path, python("good", "print()"))[0] == 0
 
