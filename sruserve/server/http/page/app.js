@@ -45,10 +45,7 @@ async function startOrSay() {
     await start();
   } catch (error) {
     say(place, error.message);
-    place.append(
-      " ",
-      element("button", { type: "button", click: () => location.reload() }, "Try again"),
-    );
+    place.append(" ", element("button", { click: () => location.reload() }, "Try again"));
   }
   document.body.removeAttribute("aria-busy");
 }

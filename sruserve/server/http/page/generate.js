@@ -39,14 +39,8 @@ export class Generate {
     if (link === null || !this.#hasRoom(1)) return;
     const { options, text, state, seed } = link;
     const checkpoint = { at: text.length, state, seed };
-    const stream = new TextStream(
-      this.api,
-      options,
-      text,
-      [checkpoint],
-      this.#interval(options.model),
-      LINK,
-    );
+    const interval = this.#interval(options.model);
+    const stream = new TextStream(this.api, options, text, [checkpoint], interval, LINK);
     this.#add(stream, seed).strip.add(checkpoint);
   }
 
@@ -73,10 +67,7 @@ export class Generate {
       return;
     }
     if (!this.#hasRoom(1)) return;
-    const seed =
-      elements.seed.value === ""
-        ? Math.floor(Math.random() * MAX_SEED)
-        : Number(elements.seed.value);
+    const seed = Number(elements.seed.value || Math.floor(Math.random() * MAX_SEED));
     const options = {
       model: elements.model.value,
       temperature: Number(elements.temperature.value),
@@ -116,10 +107,8 @@ export class Generate {
   async #fork(from, position) {
     if (!this.#hasRoom(FORKS)) return;
     try {
-      const seeds = Array.from(
-        { length: FORKS },
-        (_, index) => (from.seed ?? 0) + this.#made + index,
-      );
+      const first = (from.seed ?? 0) + this.#made;
+      const seeds = Array.from({ length: FORKS }, (_, index) => first + index);
       const streams = await Promise.all(seeds.map((seed) => from.stream.fork(position, seed)));
       const fork = { name: from.name, position };
       let before = from.element;

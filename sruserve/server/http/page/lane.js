@@ -50,27 +50,19 @@ export class Lane {
   }
 
   #build() {
-    const button = (label, click) => element("button", { type: "button", click }, label);
+    const button = (label, click) => element("button", { click }, label);
     this.status = element("span", { class: "status", role: "status" });
     this.shared = element("span", { class: "shared" });
-    this.kept = element("span", {});
+    this.kept = element("span");
     this.ahead = element("span", { class: "ahead" });
-    this.text = element(
-      "p",
-      { class: "text", click: () => this.#chooseClicked() },
-      this.shared,
-      this.kept,
-      this.ahead,
-    );
+    const parts = [this.shared, this.kept, this.ahead];
+    this.text = element("p", { class: "text", click: () => this.#chooseClicked() }, ...parts);
     this.canvas = element("canvas", { class: "strip", "aria-hidden": "true" });
-    this.caption = element(
-      "p",
-      { class: "quiet caption" },
-      "The memory is drawn as the text comes.",
-    );
+    this.caption = element("p", { class: "quiet caption" }, "The memory is drawn as text comes.");
     const input = () => this.choose(Number(this.slider.value));
-    this.slider = element("input", { type: "range", step: "1", input, class: "rewind" });
-    this.where = element("output", {});
+    this.slider = element("input", { type: "range", input, class: "rewind" });
+    this.where = element("output");
+    const goBack = element("span", {}, "Go back to");
     this.go = button("Stop", () => (this.stream.running ? this.stream.stop() : this.run()));
     this.forkButton = button("Fork", () => this.actions.fork(this, this.position));
     this.linkButton = button("Link", () => this.#link());
@@ -99,13 +91,7 @@ export class Lane {
       this.text,
       this.canvas,
       this.caption,
-      element(
-        "label",
-        { class: "back-to" },
-        element("span", {}, "Go back to"),
-        this.slider,
-        this.where,
-      ),
+      element("label", { class: "back-to" }, goBack, this.slider, this.where),
       element("div", { class: "buttons" }, this.go, this.forkButton, this.linkButton),
       this.link,
       this.copied,

@@ -26,7 +26,8 @@ export class Strip {
     this.caption = caption;
     this.onProblem = onProblem;
     this.redraw = () => this.#draw();
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", this.redraw);
+    this.theme = matchMedia("(prefers-color-scheme: dark)");
+    this.theme.addEventListener("change", this.redraw);
     this.observer = new ResizeObserver(this.redraw);
     this.observer.observe(canvas);
   }
@@ -72,7 +73,7 @@ export class Strip {
   close() {
     this.#waiting = [];
     this.observer.disconnect();
-    matchMedia("(prefers-color-scheme: dark)").removeEventListener("change", this.redraw);
+    this.theme.removeEventListener("change", this.redraw);
   }
 
   async #look() {

@@ -1,21 +1,19 @@
 // The tour: what is special here, in a few steps that each wait for a click.
 
 import { byId, element, prefersStillness, say } from "./dom.js";
-import { bytes, grouped, percent } from "./format.js";
+import { bytes, characters, grouped, percent } from "./format.js";
 
 const LENGTH = 160_000; // of the long text, in characters
 const PRINTED_PAGE = 1800; // characters
 const SHOWN = 90; // characters of the end of the long text
 const KEYSTROKE_MS = 350;
 const BEGINNING = "JULIET:\nGood night, good night! And when the morning comes, ";
-const WITH = "Characters read, with the memory";
-const WITHOUT = "Without it, for each letter all of the text";
 const ENDINGS = [3, 6, 2]; // seeds of the sampler
 const ENDING = { temperature: 0.5, max_tokens: 140 };
 
 /** Shows what a memory is good for. classifiers, generators: models that can stream. */
 export class Tour {
-  #at = 0; // the step that is shown
+  #act = null; // what the first button does
   #abort = new AbortController();
 
   constructor(api, classifiers, generators) {
@@ -31,48 +29,64 @@ export class Tour {
     start.disabled = false;
     start.addEventListener("click", () => this.#show(0));
     this.next.addEventListener("click", () => {
-      if (this.next.ariaDisabled !== "true") this.#show(this.#at + 1);
+      if (this.next.ariaDisabled !== "true") this.#act();
     });
-    byId("tour-close").addEventListener("click", () => this.#close());
+    byId("tour-close").addEventListener("click", () => this.#close(byId("tour-start")));
   }
 
-  #close() {
+  #close(then) {
     this.#abort.abort();
     byId("tour").hidden = true;
-    byId("tour-start").focus();
+    then.focus();
+  }
+
+  #tryIt() {
+    const panel = this.generators.length ? "generate" : "classify";
+    byId(`tab-${panel}`).click();
+    this.#close(byId(panel).querySelector("textarea"));
+  }
+
+  /** Let the first button say and do something; without `act`, it waits. */
+  #offer(label, act) {
+    this.next.textContent = label;
+    this.next.ariaDisabled = String(!act);
+    this.#act = act;
   }
 
   async #show(step) {
-    const { next, steps } = this;
-    if (step === steps.length) return this.#close();
+    const { steps } = this;
     this.#abort.abort();
     this.#abort = new AbortController();
     const { signal } = this.#abort;
     byId("tour-place").textContent = `Step ${step + 1} of ${steps.length}`;
-    next.textContent = step + 1 < steps.length ? "Next" : "Done";
-    next.ariaDisabled = "true";
-    this.#at = step;
+    this.#offer("Next");
+    this.#say("Reading…");
     byId("tour").hidden = false;
     say(byId("tour-problem"), "");
     try {
       await steps[step].call(this, signal);
+      if (step + 1 < steps.length) this.#offer("Next", () => this.#show(step + 1));
+      else this.#offer("Try it yourself", () => this.#tryIt());
     } catch (error) {
       if (signal.aborted) return;
+      this.#say("");
       say(byId("tour-problem"), error.message);
-      next.textContent = "Try again";
-      this.#at -= 1;
+      this.#offer("Try again", () => this.#show(step));
     }
-    next.ariaDisabled = "false";
     const behavior = prefersStillness() ? "auto" : "smooth";
     byId("tour").scrollIntoView({ behavior, block: "nearest" });
   }
 
   async #readOnce(signal) {
+    this.#draw("");
+    this.#compare();
     const examples = [...byId("classify-examples").querySelectorAll("button:not([hidden])")];
     const sentences = examples.map(({ textContent }) => textContent);
     const round = `${sentences.join(" ")} `;
-    this.long = round.repeat(Math.ceil(LENGTH / round.length));
-    this.typed = sentences.reduce((one, other) => (other.length < one.length ? other : one));
+    const last = sentences.reduce((one, other) => (other.length < one.length ? other : one));
+    const word = last.lastIndexOf(" ") + 1;
+    this.long = round.repeat(Math.ceil(LENGTH / round.length)) + last.slice(0, word);
+    this.typed = last.slice(word);
     const model = byId("classify-model").value;
     this.model = this.classifiers.find(({ id }) => id === model);
     this.memory = (await this.#classify(this.long, null, true, signal)).state;
@@ -81,7 +95,7 @@ export class Tour {
     this.#say(
       "A long text was read, once.",
       `It would fill ${Math.round(length / PRINTED_PAGE)} printed pages ` +
-        "(a few sentences, over and over). " +
+        "(a few sentences, over and over, the last one unfinished). " +
         `All that the model keeps of it is a memory of ${bytes(size)}. ` +
         "The server gave it to this page, and kept nothing.",
     );
@@ -96,39 +110,56 @@ export class Tour {
       "Each letter is sent with the memory, and a new memory comes back. " +
         "The long text is not sent.",
     );
+    const skipped = new Promise((skip) => {
+      this.#offer("Skip", skip);
+      if (prefersStillness()) skip();
+    });
     let state = this.memory;
-    let all = 0;
     for (let count = 1; count <= typed.length; count += 1) {
-      if (!prefersStillness()) await new Promise((done) => setTimeout(done, KEYSTROKE_MS));
+      await Promise.race([skipped, new Promise((done) => setTimeout(done, KEYSTROKE_MS))]);
       ({ state } = await this.#classify(typed[count - 1], state, true, signal));
-      all += long.length + count;
+      const all = long.length + count;
       this.#draw(long, typed.slice(0, count));
-      this.#compare([WITH, grouped(count), count / all], [WITHOUT, grouped(all), 1]);
+      this.#compare(
+        ["Characters read, with the memory", grouped(count), count / all],
+        ["Without it, everything again", grouped(all), 1],
+      );
     }
     this.answer = await this.#classify("", state, false, signal);
     const { label, score } = this.answer;
+    // beside a question, this label looks like a wrong answer
+    const isDemo = model.id.startsWith("question-type") && label === "human";
     this.#say(
       "Somebody typed on.",
-      `The model read ${typed.length} characters and nothing else. ` +
-        `(${model.description ?? model.id}) It answers “${label}”, ${percent(score)} sure. ` +
-        "Would it say so after reading everything again?",
+      `The model read ${characters(typed.length)} and nothing else. ` +
+        (isDemo
+          ? "This demo model tells what kind of answer a question asks for: " +
+            "a person (label “human”)"
+          : `(${model.description ?? model.id}) It answers “${label}”`) +
+        `, ${percent(score)} sure. Would it say so after reading everything again?`,
     );
   }
 
   async #check(signal) {
-    const text = this.long + this.typed;
-    const answer = await this.#classify(text, null, false, signal);
-    const isSame = JSON.stringify(answer.scores) === JSON.stringify(this.answer.scores);
-    const says = ({ label, score }) => `“${label}”, ${100 * score} % sure`;
+    const { long, typed } = this;
+    const text = long + typed;
+    const again = await this.#classify(text, null, false, signal);
+    const alone = await this.#classify(typed, null, false, signal);
+    const isSame = JSON.stringify(again.scores) === JSON.stringify(this.answer.scores);
     this.#say(
-      isSame ? "The same answer, to the last digit:" : "Not the same:",
-      `${says(answer)}. ` +
-        (isSame ? "The memory lost nothing." : `With the memory: ${says(this.answer)}.`),
+      isSame ? "The same answer, to the last digit." : "Not the same answer.",
+      (isSame ? "The memory lost nothing. " : "") +
+        `Without it, the model has forgotten all but “${typed}”.`,
     );
-    const { length: read } = this.typed;
-    const { length: all } = text;
-    const other = ["With everything read again", grouped(all), 1];
-    this.#compare([WITH, grouped(read), read / all], other);
+    const row = (name, { length }, { label, score }) => [
+      `${name}: ${characters(length)} read`,
+      `“${label}”, ${100 * score} % sure`,
+    ];
+    this.#compare(
+      row("With the memory", typed, this.answer),
+      row("Without it, everything again", text, again),
+      row("Without it, only what is new", typed, alone),
+    );
   }
 
   async #goOn(signal) {
@@ -144,8 +175,8 @@ export class Tour {
       "One memory, three endings.",
       "A model that writes has read this beginning, once. " +
         "Three copies of its memory went on, each from exactly there. " +
-        `The memory has ${bytes(state.length)}: ` +
-        "more than these lines, but no more for a whole book. " +
+        (this.model ? "This is another model: its memory" : "Its memory") +
+        ` takes ${bytes(state.length)}, for a line as for a book. ` +
         "In the tab Generate you can send one to somebody as a link.",
     );
     this.#draw(BEGINNING);
@@ -158,7 +189,7 @@ export class Tour {
     return (await this.api.post("/v1/classify", body, signal)).results[0];
   }
 
-  #say(head, text) {
+  #say(head, text = "") {
     byId("tour-caption").replaceChildren(element("strong", {}, head), ` ${text}`);
   }
 
@@ -168,12 +199,12 @@ export class Tour {
     this.text.replaceChildren(element("span", { class: "shared" }, end), fresh);
   }
 
-  /** Draw amounts as bars. rows: `[name, amount, share]`. */
+  /** Draw rows: `[name, amount, share]`; those with a share have a bar. */
   #compare(...rows) {
     const parts = rows.flatMap(([name, amount, share]) => {
-      const bar = element("span", { class: "bar" });
-      bar.style.setProperty("--share", share);
-      return [element("dt", {}, name), element("dd", {}, amount, bar)];
+      const bar = share && element("span", { class: "bar" });
+      bar?.style.setProperty("--share", share);
+      return [element("dt", {}, name), element("dd", {}, amount, bar ?? "")];
     });
     byId("tour-sums").replaceChildren(...parts);
   }

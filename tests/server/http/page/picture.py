@@ -75,7 +75,7 @@ def main() -> None:
         for _ in range(2):
             visitor.click("#tour-next")
             visitor.wait(IS_SHOWN)
-        _take(visitor, "page-tour.png", 680)
+        _take(visitor, "page-tour.png", 710)
         visitor.open("#tag")
         visitor.click("#tag-examples button", "Write to")
         visitor.wait("document.querySelectorAll('#tag-output mark').length === 3")

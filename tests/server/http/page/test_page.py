@@ -112,6 +112,8 @@ def test_no_panel_is_wider_than_the_screen(visitor: Visitor, width: int, tab: st
         visitor.open(f"#{tab}")
         wide = "document.documentElement.scrollWidth"
         assert visitor.evaluate(wide) <= width
+        ends = "[...document.querySelectorAll('.examples button')].map((one) => one."
+        assert max(visitor.evaluate(f"{ends}getBoundingClientRect().right)")) <= width
     finally:
         visitor.page.call("Emulation.clearDeviceMetricsOverride")
 

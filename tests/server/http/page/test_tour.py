@@ -8,11 +8,13 @@ import httpx
 import pytest
 
 from tests.server.http.page.conftest import Visitor
-from tests.server.http.page.test_typing import CLASSIFY, COMPLETE, in_words
+from tests.server.http.page.test_typing import CLASSIFY, COMPLETE, classified, in_words
 
-TYPED = "Who wrote Hamlet?"
+BEFORE, TYPED = "Who wrote ", "Hamlet?"  # the end of the long text, and what is typed after it
+LENGTH = 160_000 + len(BEFORE)
 PLACE = "document.querySelector('#tour-place').textContent"
-IS_SHOWN = "document.querySelector('#tour-next').ariaDisabled === 'false'"
+NEXT = "document.querySelector('#tour-next')"
+IS_SHOWN = f"{NEXT}.ariaDisabled === 'false' && {NEXT}.textContent !== 'Skip'"
 SHOWN = "[...document.querySelectorAll('{}')].map((one) => one.textContent)"
 
 
@@ -46,9 +48,10 @@ def test_a_long_text_leaves_a_small_memory(still: Visitor) -> None:
     (request,) = still.requests(CLASSIFY)
     state = request["reply"]["results"][0]["state"]
     size = in_words(still, len(state))
-    assert len(request["body"]["input"]) == 160_000 > 50 * len(state)
+    assert request["body"]["input"].endswith(f"? {BEFORE}")
+    assert len(request["body"]["input"]) == LENGTH > 50 * len(state)
     assert request["body"]["more"]
-    assert "89 printed pages (a few sentences, over and over). All that" in caption
+    assert "89 printed pages (a few sentences, over and over, the last one unfinished)." in caption
     assert f"is a memory of {size}." in caption
     assert still.evaluate(SHOWN.format("#tour-sums dd")) == [size, "160 kB"]
 
@@ -60,23 +63,36 @@ def test_each_letter_goes_with_the_memory_and_without_the_text(still: Visitor) -
     for before, after in pairwise([first, *letters, end]):
         assert after["body"]["state"] == before["reply"]["results"][0]["state"]
     assert (end["body"]["input"], end["body"]["more"]) == ("", False)
-    assert caption.startswith("Somebody typed on. The model read 17 characters and nothing else.")
-    assert "It answers \u201chuman\u201d, 94.6 % sure." in caption
-    assert still.evaluate(SHOWN.format("#tour-sums dd")) == ["17", f"{17 * 160_000 + 153:,}"]
-    assert still.text("#tour-text").endswith(f" {TYPED}")
+    assert caption.startswith("Somebody typed on. The model read 7 characters and nothing else.")
+    assert (
+        "This demo model tells what kind of answer a question asks for: "
+        "a person (label \u201chuman\u201d), 94.6 % sure."
+    ) in caption
+    assert still.evaluate(SHOWN.format("#tour-sums dd")) == ["7", f"{LENGTH + 7:,}"]
+    assert still.text("#tour-text").endswith(f" {BEFORE}{TYPED}")
 
 
-def test_the_whole_text_gives_the_same_answer_to_the_last_digit(
+def test_the_answers_with_and_without_the_memory_stand_side_by_side(
     still: Visitor, demo: httpx.Client
 ) -> None:
     caption = show(still, 3)
-    first, *_, last = sent(still, CLASSIFY)
-    assert (last["input"], last["state"]) == (first["input"] + TYPED, None)
-    body = {"model": "question-type", "input": last["input"]}
-    score = demo.post(CLASSIFY, json=body).json()["results"][0]["score"]
+    first, *_, whole, alone = sent(still, CLASSIFY)
+    assert (whole["input"], whole["state"]) == (first["input"] + TYPED, None)
+    assert (alone["input"], alone["state"]) == (TYPED, None)
+    answers = [classified(demo, body["input"]) for body in (whole, alone)]
+    expected, other = (
+        f"\u201c{each['label']}\u201d, {100 * each['score']!r} % sure" for each in answers
+    )
+    assert [each["label"] for each in answers] == ["human", "number"]
+    assert still.evaluate(SHOWN.format("#tour-sums dd")) == [expected, expected, other]
+    assert still.evaluate(SHOWN.format("#tour-sums dt")) == [
+        "With the memory: 7 characters read",
+        f"Without it, everything again: {LENGTH + 7:,} characters read",
+        "Without it, only what is new: 7 characters read",
+    ]
     assert caption == (
-        "The same answer, to the last digit: \u201chuman\u201d, "
-        f"{100 * score!r} % sure. The memory lost nothing."
+        "The same answer, to the last digit. The memory lost nothing. "
+        "Without it, the model has forgotten all but \u201cHamlet?\u201d."
     )
 
 
@@ -89,7 +105,7 @@ def test_an_answer_that_differs_is_not_called_the_same(still: Visitor) -> None:
     )
     still.click("#tour-next")
     still.wait(IS_SHOWN)
-    assert still.text("#tour-caption").startswith("Not the same: \u201chuman\u201d")
+    assert still.text("#tour-caption").startswith("Not the same answer. Without it")
 
 
 def test_three_endings_go_on_from_one_memory_and_end_with_a_word(
@@ -108,10 +124,33 @@ def test_three_endings_go_on_from_one_memory_and_end_with_a_word(
         assert text.startswith(ending)
         assert ending.endswith(".")
         assert text[len(ending)].isspace()
-    assert f"The memory has {in_words(still, len(state))}" in still.text("#tour-caption")
-    still.click("#tour-next")
+    size = in_words(still, len(state))
+    caption = still.text("#tour-caption")
+    assert f" This is another model: its memory takes {size}, for a line as for a book." in caption
+
+
+def test_the_tour_ends_where_one_can_try_it(still: Visitor) -> None:
+    show(still, 4)
+    still.click("#tour-next", "Try it yourself")
+    assert still.evaluate("document.querySelector('#tour').hidden")
+    assert not still.evaluate("document.querySelector('#generate').hidden")
+    assert still.evaluate("document.activeElement.name") == "prompt"
+
+
+def test_closing_gives_the_focus_back_to_the_button_that_opened(still: Visitor) -> None:
+    show(still, 1)
+    still.click("#tour-close")
     assert still.evaluate("document.querySelector('#tour').hidden")
     assert still.evaluate("document.activeElement.id") == "tour-start"
+
+
+def test_the_tour_says_that_the_model_reads(still: Visitor) -> None:
+    show(still, 2)
+    assert still.text("#tour-sums")
+    still.evaluate("window.fetch = () => new Promise(() => {})")
+    still.click("#tour-start")
+    assert still.text("#tour-caption").strip() == "Reading\u2026"
+    assert still.text("#tour-text") + still.text("#tour-sums") == ""
 
 
 def test_a_step_ends_before_the_next_one(still: Visitor) -> None:
@@ -155,6 +194,29 @@ def test_letters_are_typed_slowly_enough_to_read_and_closing_ends_them(visitor: 
     visitor.wait(IS_SHOWN)
     typed = [body["input"] for body in sent(visitor, CLASSIFY)[1:-1]]
     assert typed == list(TYPED[:4])
+
+
+def test_a_visitor_can_skip_the_pauses_between_letters(visitor: Visitor) -> None:
+    visitor.open()
+    show(visitor, 1)
+    visitor.evaluate(  # the second pause lasts for ever
+        "(() => { const wait = window.setTimeout; window.pauses = 0;"
+        "window.setTimeout = (work) => (pauses += 1) === 2 || wait(work, 0); })()"
+    )
+    visitor.click("#tour-next")
+    visitor.wait("pauses === 2")
+    assert visitor.text("#tour-caption").startswith("Now somebody types on.")
+    visitor.click("#tour-next", "Skip")
+    visitor.wait(f"{IS_SHOWN} && {PLACE} === 'Step 2 of 4'")
+    assert visitor.text("#tour-caption").startswith("Somebody typed on.")
+    assert [body["input"] for body in sent(visitor, CLASSIFY)[1:-1]] == list(TYPED)
+
+
+def test_the_bar_of_a_few_characters_is_seen(still: Visitor) -> None:
+    show(still, 2)
+    bar = "getComputedStyle(document.querySelector('#tour-sums .bar'), '::before')"
+    assert float(still.evaluate(f"{bar}.width").removesuffix("px")) >= 8
+    assert still.evaluate(f"{bar}.transform") == "none"
 
 
 @pytest.mark.parametrize(("width", "height"), [(375, 740), (1280, 800)])
