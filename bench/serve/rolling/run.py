@@ -42,7 +42,7 @@ async def roll(cluster: Cluster, clients: Sequence[Client], rounds: int = 1) -> 
             client.stopped = True
         ends = await asyncio.gather(*tasks, return_exceptions=True)
     return Outcome(
-        [f"{_name(c)}: {e!r}" for c, e in zip(clients, ends, strict=True) if e is not None],
+        [_failure(c, e) for c, e in zip(clients, ends, strict=True) if e is not None],
         [_name(c) for c in clients if c.text != await _undisturbed(cluster, c)],
         exit_codes,
         _sums(clients, lambda client: client.done),
@@ -89,6 +89,10 @@ def _sums(clients: Sequence[Client], count: Callable[[Client], int]) -> dict[str
         kind = type(client).__name__
         sums[kind] = sums.get(kind, 0) + count(client)
     return sums
+
+
+def _failure(client: Client, error: BaseException) -> str:
+    return f"{_name(client)}: {type(error).__name__}: {error}"  # Triton's has an empty `repr`
 
 
 def _name(client: Client) -> str:
