@@ -1,4 +1,4 @@
-"""A lone short request is answered on the event loop; with company, the engine's thread answers."""
+"""The event loop computes a lone short step of a stream; with company, the engine's thread."""
 
 import socket
 import threading
@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from sruserve.server.engine.one_step import OneStep
+from sruserve.server.engine.model_runner import ModelRunner
 from tests.server.conftest import TEXT, Serve
 
 
@@ -20,22 +20,20 @@ def client(serve: Serve) -> Iterator[httpx.Client]:
 
 @pytest.fixture
 def threads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the threads of all steps that answer short inputs."""
+    """The names of the threads of all steps."""
     names: list[str] = []
-    answer = OneStep.answer
+    step = ModelRunner.step
 
     def see(*arguments: Any) -> Any:
-        rows = answer(*arguments)
-        if rows[0]:
-            names.append(threading.current_thread().name)
-        return rows
+        names.append(threading.current_thread().name)
+        return step(*arguments)
 
-    monkeypatch.setattr(OneStep, "answer", see)
+    monkeypatch.setattr(ModelRunner, "step", see)
     return names
 
 
 def classify(client: httpx.Client) -> None:
-    reply = client.post("/v1/classify", json={"model": "question", "input": TEXT})
+    reply = client.post("/v1/classify", json={"input": TEXT, "return_state": True})
     assert reply.status_code == 200
 
 

@@ -274,9 +274,13 @@ class Engine(JobEngine):
         self._admission_queue.return_turn()
 
     def _is_short(self, job: Job) -> bool:
-        """Whether a job takes one step, and that less time than to wake two threads."""
+        """Whether a job takes one step, and that less time than to wake two threads.
+
+        Only of streams: without a state the thread is as quick on an idle machine, or quicker.
+        """
         return (
-            job.kind in _SHORT_KINDS
+            job.state_output is not StateOutput.NONE
+            and job.kind in _SHORT_KINDS
             and self._device.type == "cpu"
             and self._threads.is_small(job.steps)
             and self._scheduler.input_seconds(job.steps) < _SHORT_SECONDS

@@ -32,7 +32,8 @@ def driver(model: Model) -> Iterator[Driver]:
 
 def ask(driver: Driver, start: Snapshot | None = None, **fields: Any) -> Submission:
     item = SequenceInput(np.arange(7) % 50, start)
-    return driver.job(JobKind.CLASSIFY, [item], **({"alone": True} | fields))
+    usual = {"alone": True, "state_output": StateOutput.COPY}
+    return driver.job(JobKind.CLASSIFY, [item], **(usual | fields))
 
 
 async def ask_here(driver: Driver, start: Snapshot | None = None, **fields: Any) -> Submission:
@@ -55,7 +56,17 @@ def probabilities(submission: Submission) -> list[float]:
     return list(found)
 
 
-@pytest.mark.parametrize("state_output", StateOutput)
+def test_a_job_without_a_state_is_left_to_the_thread(driver: Driver) -> None:
+    async def run() -> None:
+        await driver.until(lambda: driver.engine._admission_queue._turn.locked() is False)
+        submission = ask(driver, state_output=StateOutput.NONE)
+        assert not submission.job.done.done()
+        await submission.results()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("state_output", [StateOutput.COPY, StateOutput.CACHED])
 def test_the_engines_thread_gives_the_same_bits(driver: Driver, state_output: StateOutput) -> None:
     async def run() -> None:
         here = await ask_here(driver, state_output=state_output)
