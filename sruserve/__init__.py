@@ -61,6 +61,9 @@ __all__ = [
 # is imported.
 torch_came_first = "torch" in sys.modules and "GOMP_SPINCOUNT" not in os.environ
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+# With AMX, oneDNN sums a row of bfloat16 in an order that depends on the batch and the threads. It
+# reads the variable when it first computes.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 _MODULES = {
     "api.async_model": ("AsyncModel",),

@@ -3,14 +3,19 @@
 Another release of torch may remove or change them without notice, so each is tried before use.
 """
 
+import logging
 import re
 from collections.abc import Callable
 from functools import cache
 
 import torch
 
+log = logging.getLogger("sruserve.kernels")
+
 TESTED = (2, 13)  # the newest torch with which all tests have run
 _SIZE = 16  # rows, inputs and outputs of the trial
+# The sizes of the trial of sums: oneDNN's blocks of inputs depend on the rows from 33 on.
+_SUMS, _HALF_SUM, _MANY_ROWS = 64, 512, (2, 32, 40, 64, 100, 256)
 
 
 def _multiply_packed() -> None:
@@ -54,7 +59,7 @@ def has_packed_linear() -> bool:
 
 
 def multiplies_bfloat16() -> bool:
-    """Whether oneDNN multiplies bfloat16 on this processor; otherwise float32 is used.
+    """Whether oneDNN multiplies bfloat16 here, each row alike in any batch; else float32 is used.
 
     The product of two bfloat16 numbers is exact in float32, so only the weights' bytes grow.
     """
@@ -62,7 +67,34 @@ def multiplies_bfloat16() -> bool:
         return True
     if _MULTIPLIES_BFLOAT16 in missing_members():
         return False
-    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()) and rows_agree()
+
+
+@cache
+def rows_agree() -> bool:
+    """Whether oneDNN sums a row of bfloat16 in the same order in batches of other sizes.
+
+    With AMX it does not. The trial's sums cancel, so that their rounding is all that is left.
+    """
+    generator = torch.Generator().manual_seed(1)
+    order = torch.randperm(_HALF_SUM, generator=generator)
+    weight = torch.randn(_SUMS, _HALF_SUM, generator=generator)
+    weight = torch.cat((weight, -weight[:, order]), 1).bfloat16()
+    x = torch.randn(_MANY_ROWS[-1], _HALF_SUM, generator=generator)
+    x = torch.cat((x, x[:, order]), 1).bfloat16()
+    weight = torch.ops.mkldnn._reorder_linear_weight(weight, len(x))
+    *some, whole = (
+        torch.ops.mkldnn._linear_pointwise(x[:rows], weight, None, "none", [], "")
+        for rows in _MANY_ROWS
+    )
+    agree = all(torch.equal(product, whole[: len(product)]) for product in some)
+    if not agree:
+        log.warning(
+            "oneDNN's sums of bfloat16 depend on the batch, so products are computed in float32, "
+            "which is slower; start with ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16, and import sruserve "
+            "before torch computes"
+        )
+    return agree
 
 
 def has_bfloat16_instructions() -> bool:

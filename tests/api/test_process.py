@@ -14,11 +14,12 @@ from tests import preloaded
 
 ROOT = Path(__file__).parent.parent.parent
 _LATE = 300
+VARIABLES = ("GOMP_SPINCOUNT", "ONEDNN_MAX_CPU_ISA")
 
 
 def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a program in an interpreter of its own, which ends by itself."""
-    inherited = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}
+    inherited = {name: value for name, value in os.environ.items() if name not in VARIABLES}
     return subprocess.run(
         [sys.executable, "-W", "error", "-c", program],
         env={**inherited, "PYTHONPATH": str(ROOT), **environment},
@@ -67,18 +68,24 @@ print(json.dumps({name: bool(getattr(sruserve, name).__doc__) for name in sruser
     assert all(names.values())
 
 
-@pytest.mark.parametrize(("own", "expected"), [(None, "1000"), ("77", "77")])
-def test_openmp_spins_briefly_unless_the_user_says_otherwise(
-    own: str | None, expected: str
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [
+        ({}, ["1000", "AVX512_CORE_BF16"]),
+        ({"GOMP_SPINCOUNT": "77", "ONEDNN_MAX_CPU_ISA": "AVX2"}, ["77", "AVX2"]),
+    ],
+)
+def test_variables_of_torch_are_set_before_it_unless_the_user_has_set_them(
+    own: dict[str, str], expected: list[str]
 ) -> None:
-    """The variable is set before torch, which reads it when it is imported."""
+    """OpenMP's spinning, and the newest instructions with which sums have one order."""
     program = """
 import json, os, sys
 import sruserve
 assert "torch" not in sys.modules
-print(json.dumps(os.environ["GOMP_SPINCOUNT"]))
+print(json.dumps([os.environ["GOMP_SPINCOUNT"], os.environ["ONEDNN_MAX_CPU_ISA"]]))
 """
-    assert output(program, **({} if own is None else {"GOMP_SPINCOUNT": own})) == expected
+    assert output(program, **own) == expected
 
 
 def test_torch_before_the_package_says_that_threads_spin() -> None:

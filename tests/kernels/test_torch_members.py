@@ -1,5 +1,6 @@
 """Products with a torch that lacks one of the private members that they use, or has changed it."""
 
+import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ import torch
 
 from sruserve.kernels import torch_members
 from sruserve.kernels.linear import PackedLinear
+from tests import preloaded
 
 ROOT = Path(__file__).parents[2]
 OPS = ("_linear_pointwise", "_reorder_linear_weight", "_is_mkldnn_bf16_supported")
@@ -50,9 +52,11 @@ def returns_another_layout(x: torch.Tensor, *_: Any) -> torch.Tensor:
 @pytest.fixture(autouse=True)
 def _forget() -> Iterator[None]:
     """Try the members anew, before and after each test."""
-    torch_members.missing_members.cache_clear()
+    for cached in (torch_members.missing_members, torch_members.rows_agree):
+        cached.cache_clear()
     yield
-    torch_members.missing_members.cache_clear()
+    for cached in (torch_members.missing_members, torch_members.rows_agree):
+        cached.cache_clear()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
@@ -104,6 +108,41 @@ def test_a_build_of_torch_without_onednn_lacks_nothing_that_it_could_use(
     replace(monkeypatch, "torch.ops.mkldnn._linear_pointwise", None)
     assert not torch_members.has_packed_linear()
     assert torch_members.torch_warning() == ""
+
+
+def test_where_sums_depend_on_the_batch_bfloat16_is_multiplied_in_float32(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    of_torch = torch.ops.mkldnn._linear_pointwise
+
+    def other_in_large_batches(x: torch.Tensor, *rest: Any) -> torch.Tensor:
+        product: torch.Tensor = of_torch(x, *rest)
+        if x.dtype is torch.bfloat16 and len(x) > 100:
+            product[0, 0] += product[0, 0].abs().max() + 1
+        return product
+
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
+    replace(monkeypatch, "torch.ops.mkldnn._linear_pointwise", other_in_large_batches)
+    assert not torch_members.multiplies_bfloat16()
+    assert "ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16" in caplog.text
+    product = PackedLinear(torch.randn(96, 64), None, torch.bfloat16)
+    x = torch.randn(256, 64).bfloat16()
+    assert torch.equal(product(x)[:2], product(x[:2]))
+
+
+def test_a_processor_s_newest_instructions_change_no_row_in_any_company() -> None:
+    """With AMX, oneDNN's own sums would depend on the batch, unless the package came too late."""
+    program = """
+import torch
+from sruserve.kernels.linear import PackedLinear
+from tests import preloaded
+torch.manual_seed(1)
+x = torch.randn(300, 1024).bfloat16()
+product = PackedLinear(torch.randn(64, 1024), None, torch.bfloat16)
+print(all(torch.equal(product(x[:rows]), product(x)[:rows]) for rows in (1, 33, 48, 100)))
+"""
+    done = preloaded.run("-c", program, environment=os.environ | {"ONEDNN_MAX_CPU_ISA": "ALL"})
+    assert done.stdout == "True\n", done.stderr
 
 
 @pytest.mark.parametrize(
