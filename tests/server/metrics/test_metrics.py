@@ -152,8 +152,8 @@ def test_the_gap_before_each_further_piece_of_a_streamed_text_is_counted(
     client: httpx.Client, read: Read
 ) -> None:
     body = {"model": "ids", "prompt": [1], "max_tokens": 2000, "n": 2, "stream": True}
-    events = client.post("/v1/completions", json=body).text.split("data: ")[1:]
-    chunks = [json.loads(event)["choices"][0] for event in events if event[0] == "{"]
+    lines = client.post("/v1/completions", json=body).text.splitlines()
+    chunks = [json.loads(line[6:])["choices"][0] for line in lines if line.startswith("data: {")]
     pieces = Counter(chunk["index"] for chunk in chunks if chunk.get("token_ids"))
     assert min(pieces.values()) > 1, "one piece of each text has no gap"
     gaps = sum(pieces.values()) - len(pieces)
