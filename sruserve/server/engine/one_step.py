@@ -128,6 +128,7 @@ class OneStep:
         self._threads.apply(rows)
         packed: Any = inputs[0] if len(inputs) == 1 else np.concatenate(inputs)
         offsets = np.array([0, *accumulate(lengths)])
+        self._dispatcher.flush()
         if rows <= self._network.piece_rows:
             return self._run(packed, offsets)
         parts: list[NDArray[np.float32]] = []

@@ -241,6 +241,41 @@ def test_jobs_that_do_not_fit_into_one_step_take_several(model: Model) -> None:
     assert driver.scheduled == 0
 
 
+@pytest.mark.parametrize("alone", [False, True], ids=["several callers", "one caller"])
+def test_one_caller_gets_the_results_of_a_step_when_the_next_one_computes(
+    model: Model, alone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[bool] = []
+    read = threading.Event()
+
+    async def run(driver: Watched) -> None:
+        engine, one_step = driver.engine, driver.engine._one_step
+        classify, compute = one_step._classify, one_step._run
+
+        def begin(*arguments: Any) -> Any:
+            waited.append(bool(engine._dispatcher._messages))
+            return classify(*arguments)
+
+        def compute_when_read(*arguments: Any) -> Any:
+            if len(waited) > 1:
+                assert read.wait(20), "nobody has got the results of the step before"
+            return compute(*arguments)
+
+        monkeypatch.setattr(one_step, "_classify", begin)
+        monkeypatch.setattr(one_step, "_run", compute_when_read)
+        engine.alone = alone
+        jobs = [driver.read(60), driver.read(60)]
+        driver.go.set()
+        await jobs[0].results()
+        read.set()
+        await jobs[1].results()
+
+    with Watched(model, EngineConfig(max_batch_tokens=100)) as driver:
+        asyncio.run(run(driver))
+    assert waited == [False, alone]
+    assert driver.scheduled == 0
+
+
 @pytest.mark.parametrize(
     ("length", "fields"),
     [(60, {"tenant": "other"}), (60, {"priority": 1}), (101, {})],
