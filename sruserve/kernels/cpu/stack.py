@@ -18,6 +18,11 @@ from sruserve.kernels.norm import Norm
 from sruserve.kernels.ragged import RaggedBatch
 
 _MAX_REUSED = 8 << 20
+# Rows of a slice, which one thread takes through all layers, and what a core's cache should keep of
+# a layer's weights, because it reads them for each slice.
+_MIN_SLICE, MAX_SLICE = 32, 128
+_SLICE_BYTES = 1 << 20
+_SLICES = 4  # of each thread, at least, so that none waits long for the last one
 _PRODUCTS = (PanelLinear, IntegerLinear)
 
 
@@ -28,6 +33,7 @@ class CompiledStack:
 
     reads_ids: the first layer's input is a row of the embedding.
     outputs: the width of the last layer's output.
+    slices: of short sequences, a thread may take some through all layers, without the others.
     """
 
     def __init__(
@@ -52,6 +58,8 @@ class CompiledStack:
         products = [each for layer in layers for each in (layer.linear, layer.projection)]
         rounded = [each.inputs for each in products if isinstance(each, IntegerLinear)]
         as_bytes = max((integer_work(1, inputs) for inputs in rounded), default=0)
+        largest = max(layer.columns * layer.linear.inputs for layer in layers)
+        self.slices = 4 * largest <= _SLICE_BYTES
         self._row_work = 4 * self._widest + self._columns + as_bytes
         self._threads = threading.local()
 
@@ -85,7 +93,9 @@ class CompiledStack:
         for tensor in (inputs, states, offsets, source, target):
             if not (tensor.is_cpu and tensor.is_contiguous()):
                 raise ValueError("stack: every tensor must be contiguous and on the CPU")
-        out, work = torch.empty(rows, self.outputs), self._work(rows)
+        threads = torch.get_num_threads()
+        slice_rows, work_rows = _slices(offsets, rows, threads) if self.slices else (0, rows)
+        out, work = torch.empty(rows, self.outputs), self._work(work_rows)
         cpu.call(
             "sru_stack",
             cpu.STACK.pack(
@@ -107,8 +117,9 @@ class CompiledStack:
                 *states.shape,
                 self._widest,
                 self._columns,
-                rows * self._row_work,
-                torch.get_num_threads(),
+                work_rows * self._row_work,
+                threads,
+                slice_rows,
             ),
         )
         return out
@@ -122,6 +133,20 @@ class CompiledStack:
             if numbers <= self._max_reused:
                 self._threads.work = work
         return work
+
+
+def _slices(offsets: Tensor, rows: int, threads: int) -> tuple[int, int]:
+    """Return the rows of a slice, and those that all threads compute at a time.
+
+    The first is 0 if threads have to share each product: there are too few rows, or too long
+    sequences.
+    """
+    most = rows // (_SLICES * threads) if threads > 1 else rows - 1
+    slice_rows = min(MAX_SLICE, most)
+    if slice_rows < _MIN_SLICE or int(offsets[-1]) < rows:
+        return 0, rows
+    longest = max(slice_rows, int(offsets.diff().max()))
+    return (0, rows) if longest > most else (slice_rows, longest * threads)
 
 
 def compilable(layers: Sequence[Layer]) -> TypeGuard[Sequence[CellLayer]]:
