@@ -17,7 +17,7 @@ from sruserve.kernels import (
     uses_triton,
 )
 from sruserve.kernels.chunks import chunk_rows, plan, run_layers
-from sruserve.kernels.cpu.stack import MAX_SLICE, CompiledStack, compilable
+from sruserve.kernels.cpu.stack import MAX_SLICE, CompiledStack, compilable, longest_of
 from sruserve.kernels.decode import Decoder
 from sruserve.kernels.devices import CPU, copy_to_device
 from sruserve.kernels.graphs import recorder_for
@@ -177,7 +177,7 @@ class Network(Streamable):
             return self._hidden_along_time(inputs, batch, wanted)
         rows = max(1, total)
         if self.supports_streaming and total > self.piece_rows:
-            rows = self.rows_at_once(int(batch.offsets.diff().max()))
+            rows = self.rows_at_once(longest_of(batch.offsets))
         outputs = []
         for start, end, piece in batch.pieces(rows):
             x = self._run(inputs[start:end], piece)

@@ -1,6 +1,6 @@
-/* The call of a stack, whose threads may take slices of it: whole sequences, of `slice` rows together
- * or a longer one. A slice goes through all layers in the cache of one core, so nobody waits for
- * other threads between two layers, and they share the norms, too.
+/* The call of a stack, whose threads may take slices of it: whole sequences, of `slice` rows
+ * together, or a longer one. A slice goes through all layers in the cache of one core, so nobody
+ * waits for other threads between two layers, and they share the norms, too.
  */
 
 enum { MAX_SLICE = 256 }; /* sequences */
@@ -74,7 +74,7 @@ static int check_stack(const struct stack *s) {
         const int bad = check(&scan);
         if (bad) return bad;
     }
-    const int64_t rows = rows_at_a_time(s), work = s->slice ? s->work_size / s->threads : s->work_size;
+    const int64_t rows = rows_at_a_time(s), work = s->work_size / (s->slice ? s->threads : 1);
     for (int64_t i = 0; i < s->count; ++i)
         if (work_of(s, &s->layers[i], rows) > work) return BAD_WORK;
     if (!s->x)
