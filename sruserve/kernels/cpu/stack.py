@@ -23,6 +23,7 @@ _MAX_REUSED = 8 << 20
 _MIN_SLICE, MAX_SLICE = 32, 128
 _SLICE_BYTES = 1 << 20
 _SLICES = 4  # of each thread, at least, so that none waits long for the last one
+_MIN_SLICED = 512  # rows: of fewer, one thread or two are as quick without slices
 _PRODUCTS = (PanelLinear, IntegerLinear)
 
 
@@ -143,7 +144,7 @@ def _slices(offsets: Tensor, rows: int, threads: int) -> tuple[int, int]:
     """
     most = rows // (_SLICES * threads) if threads > 1 else rows - 1
     slice_rows = min(MAX_SLICE, most)
-    if slice_rows < _MIN_SLICE or int(offsets[-1]) < rows:
+    if rows < _MIN_SLICED or slice_rows < _MIN_SLICE or int(offsets[-1]) < rows:
         return 0, rows
     longest = max(slice_rows, longest_of(offsets))
     return (0, rows) if longest > most else (slice_rows, longest * threads)
