@@ -8,10 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torch import Tensor
 
+from sruserve.kernels import RaggedBatch
 from sruserve.model.cells import FAMILIES
 from sruserve.model.folder import Model
 from sruserve.model.heads.config import HeadConfig
+from sruserve.model.network import Network
 from sruserve.model.text.packed import PackedIds
 from sruserve.server.engine.config import EngineConfig
 from sruserve.server.engine.job import (
@@ -161,6 +164,32 @@ def test_inputs_that_fill_several_pieces_are_split_between_them(driver: Watched)
             (alone,) = await classes(driver.read(length))
             assert np.array_equal(one, alone)
 
+    asyncio.run(run())
+    assert driver.scheduled == 0
+
+
+def test_short_inputs_of_several_pieces_are_computed_together(
+    driver: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network, rows = driver.model.network, list[int]()
+    assert isinstance(network, Network)
+    compute = network._run
+
+    def count(inputs: Tensor, piece: RaggedBatch) -> Tensor:
+        rows.append(len(inputs))
+        return compute(inputs, piece)
+
+    async def run() -> None:
+        driver.go.set()
+        lengths = [length % 40 + 1 for length in range(network.piece_rows // 10)]
+        together = await classes(driver.read(*lengths))
+        assert rows == [sum(lengths)]
+        assert sum(lengths) > network.piece_rows
+        for length, one in zip(lengths[:40], together, strict=False):
+            (alone,) = await classes(driver.read(length))
+            assert np.array_equal(one, alone)
+
+    monkeypatch.setattr(network, "_run", count)
     asyncio.run(run())
     assert driver.scheduled == 0
 
