@@ -17,7 +17,7 @@ from sruserve.kernels import (
     uses_triton,
 )
 from sruserve.kernels.chunks import chunk_rows, plan, run_layers
-from sruserve.kernels.cpu.stack import MAX_SLICE, CompiledStack, compilable, longest_of
+from sruserve.kernels.cpu.stack import CompiledStack, compilable, longest_of
 from sruserve.kernels.decode import Decoder
 from sruserve.kernels.devices import CPU, copy_to_device
 from sruserve.kernels.graphs import recorder_for
@@ -142,10 +142,13 @@ class Network(Streamable):
         """How exactly results agree for other splits of an input and other batches."""
         return exactness(self.layers, self.dtype, self.device, self.fast)
 
-    def rows_at_once(self, longest: int) -> int:
-        """Return how many rows to compute together, of sequences with up to `longest` rows."""
-        slices = self._compiled is not None and self._compiled.slices and longest <= MAX_SLICE
-        return self.piece_rows * _SLICED_PIECES if slices else self.piece_rows
+    def rows_at_once(self, rows: int, longest: int) -> int:
+        """Return how many of `rows` to compute together; the longest sequence has `longest`."""
+        most = self.piece_rows * _SLICED_PIECES
+        in_slices = self._compiled is not None and self._compiled.slice_rows(
+            min(rows, most), longest
+        )
+        return most if in_slices else self.piece_rows
 
     @without_gradients
     def hidden(self, inputs: Tensor, batch: RaggedBatch, wanted: Tensor | None = None) -> Tensor:
@@ -177,7 +180,7 @@ class Network(Streamable):
             return self._hidden_along_time(inputs, batch, wanted)
         rows = max(1, total)
         if self.supports_streaming and total > self.piece_rows:
-            rows = self.rows_at_once(longest_of(batch.offsets))
+            rows = self.rows_at_once(total, longest_of(batch.offsets))
         outputs = []
         for start, end, piece in batch.pieces(rows):
             x = self._run(inputs[start:end], piece)

@@ -52,7 +52,7 @@ class Runtime(Protocol):
     @property
     def not_streamable_because(self) -> str | None: ...
 
-    def rows_at_once(self, longest: int) -> int: ...
+    def rows_at_once(self, rows: int, longest: int) -> int: ...
 
     def hidden(
         self, inputs: Tensor, batch: RaggedBatch, wanted: Tensor | None = None
@@ -79,9 +79,9 @@ class Streamable:
     crf: LinearChain | None
     piece_rows: int
 
-    def rows_at_once(self, longest: int) -> int:
+    def rows_at_once(self, rows: int, longest: int) -> int:
         """See `Network.rows_at_once`."""
-        del longest
+        del rows, longest
         return self.piece_rows
 
     @property

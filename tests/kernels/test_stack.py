@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sruserve.kernels import Activation, Cell, CellLayer, Kind, Norm, NormKind, RaggedBatch
-from sruserve.kernels.cpu.stack import MAX_SLICE, CompiledStack, _slices, compilable
+from sruserve.kernels.cpu.stack import CompiledStack, compilable
 from sruserve.kernels.linear import PackedLinear, PanelLinear
 from tests.kernels.instruction_sets import EACH_SET
 
@@ -111,17 +111,15 @@ def test_sequences_in_slices_have_the_bits_of_single_ones(form: dict[str, Any]) 
 
 def check_slices(stack: CompiledStack) -> None:
     """Compare sequences that threads take in slices with each alone; two layers' states."""
-    lengths = [3, 0, *(count % 9 + 1 for count in range(90)), MAX_SLICE - 70, 0, 2]
+    lengths = [3, 0, *(count % 9 + 1 for count in range(90)), 61, 0, 2]
     count, x = len(lengths), random(sum(lengths), WIDTH, seed=9)
     offsets, rows = torch.tensor([0, *lengths]).cumsum(0), torch.arange(count)
     states, before = random(2 * count, 2 * WIDTH + 2, seed=8), torch.get_num_threads()
     compiled = []
     try:
         for threads in (1, 2):
-            slice_rows, work_rows = _slices(offsets, len(x), threads)
-            assert max(lengths) <= slice_rows <= MAX_SLICE
-            assert work_rows == threads * slice_rows < len(x)
             torch.set_num_threads(threads)
+            assert stack.slice_rows(len(x), max(lengths)) == (128 if threads == 1 else 64)
             batch = RaggedBatch(offsets, states.clone(), rows, rows + count)
             compiled.append((stack(x, batch), batch.states))
     finally:
@@ -137,14 +135,20 @@ def check_slices(stack: CompiledStack) -> None:
 
 
 def test_threads_share_products_of_long_sequences_and_of_large_weights() -> None:
-    assert _slices(torch.tensor([0, 512, 1024]), 1024, 2) == (0, 1024)
-    assert _slices(torch.tensor([0, 600, 1024]), 1024, 1) == (MAX_SLICE, 600)
-    assert _slices(torch.arange(0, 401, 10), 400, 1) == (0, 400)
-    assert CompiledStack(stack_of(FORMS["sru"]), None).slices
+    stack = CompiledStack(stack_of(FORMS["sru"]), None)
     wide = PanelLinear(torch.zeros(3 * 512, 512), None)
     gates, bias = torch.zeros(2, 512), torch.zeros(2, 512)
     of_wide = CellLayer(linear=wide, cell=Cell(), column=0, weight_c=gates, bias=bias)
-    assert not CompiledStack([of_wide], None).slices
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        assert [stack.slice_rows(1024, longest) for longest in (1, 128, 129)] == [128, 128, 0]
+        assert stack.slice_rows(500, 1) == 0
+        assert CompiledStack([of_wide], None).slice_rows(1024, 1) == 0
+        torch.set_num_threads(1)
+        assert [stack.slice_rows(1024, longest) for longest in (1023, 1024)] == [128, 0]
+    finally:
+        torch.set_num_threads(before)
 
 
 @EACH_SET

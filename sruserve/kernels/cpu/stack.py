@@ -20,7 +20,7 @@ from sruserve.kernels.ragged import RaggedBatch
 _MAX_REUSED = 8 << 20
 # Rows of a slice, which one thread takes through all layers, and what a core's cache should keep of
 # a layer's weights, because it reads them for each slice.
-_MIN_SLICE, MAX_SLICE = 32, 128
+_MIN_SLICE, _MAX_SLICE = 32, 128
 _SLICE_BYTES = 1 << 20
 _SLICES = 4  # of each thread, at least, so that none waits long for the last one
 _MIN_SLICED = 512  # rows: of fewer, one thread or two are as quick without slices
@@ -34,7 +34,6 @@ class CompiledStack:
 
     reads_ids: the first layer's input is a row of the embedding.
     outputs: the width of the last layer's output.
-    slices: of short sequences, a thread may take some through all layers, without the others.
     """
 
     def __init__(
@@ -60,7 +59,7 @@ class CompiledStack:
         rounded = [each.inputs for each in products if isinstance(each, IntegerLinear)]
         as_bytes = max((integer_work(1, inputs) for inputs in rounded), default=0)
         largest = max(layer.columns * layer.linear.inputs for layer in layers)
-        self.slices = 4 * largest <= _SLICE_BYTES
+        self._slices = 4 * largest <= _SLICE_BYTES
         self._row_work = 4 * self._widest + self._columns + as_bytes
         self._threads = threading.local()
 
@@ -94,8 +93,12 @@ class CompiledStack:
         for tensor in (inputs, states, offsets, source, target):
             if not (tensor.is_cpu and tensor.is_contiguous()):
                 raise ValueError("stack: every tensor must be contiguous and on the CPU")
-        threads = torch.get_num_threads()
-        slice_rows, work_rows = _slices(offsets, rows, threads) if self.slices else (0, rows)
+        slice_rows, work_rows = 0, rows
+        if rows >= _MIN_SLICED and int(offsets[-1]) == rows:
+            longest = longest_of(offsets)
+            slice_rows = self.slice_rows(rows, longest)
+            if slice_rows:
+                work_rows = max(slice_rows, longest) * torch.get_num_threads()
         out, work = torch.empty(rows, self.outputs), self._work(work_rows)
         cpu.call(
             "sru_stack",
@@ -119,11 +122,23 @@ class CompiledStack:
                 self._widest,
                 self._columns,
                 work_rows * self._row_work,
-                threads,
+                torch.get_num_threads(),
                 slice_rows,
             ),
         )
         return out
+
+    def slice_rows(self, rows: int, longest: int) -> int:
+        """Return how many rows of whole sequences, or one sequence, a thread takes at a time.
+
+        It takes these through all layers, without other threads. 0: threads share each product,
+        because there are too few rows, a sequence is too long, or the weights are too large.
+        """
+        threads = torch.get_num_threads()
+        most = rows // (_SLICES * threads) if threads > 1 else rows - 1
+        slice_rows = min(_MAX_SLICE, most)
+        few = rows < _MIN_SLICED or slice_rows < _MIN_SLICE
+        return 0 if few or longest > most or not self._slices else slice_rows
 
     def _work(self, rows: int) -> Tensor:
         """Work memory of the calling thread; its pages stay mapped between calls."""
@@ -134,20 +149,6 @@ class CompiledStack:
             if numbers <= self._max_reused:
                 self._threads.work = work
         return work
-
-
-def _slices(offsets: Tensor, rows: int, threads: int) -> tuple[int, int]:
-    """Return the rows of a slice, and those that all threads compute at a time.
-
-    The first is 0 if threads have to share each product: there are too few rows, or too long
-    sequences.
-    """
-    most = rows // (_SLICES * threads) if threads > 1 else rows - 1
-    slice_rows = min(MAX_SLICE, most)
-    if rows < _MIN_SLICED or slice_rows < _MIN_SLICE or int(offsets[-1]) < rows:
-        return 0, rows
-    longest = max(slice_rows, longest_of(offsets))
-    return (0, rows) if longest > most else (slice_rows, longest * threads)
 
 
 def longest_of(offsets: Tensor) -> int:

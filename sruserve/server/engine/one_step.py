@@ -129,7 +129,7 @@ class OneStep:
         packed: Any = inputs[0] if len(inputs) == 1 else np.concatenate(inputs)
         offsets = np.array([0, *accumulate(lengths)])
         self._dispatcher.flush()
-        max_rows = self._network.rows_at_once(max(lengths))
+        max_rows = self._network.rows_at_once(rows, max(lengths))
         if rows <= max_rows:
             return self._run(packed, offsets)
         parts: list[NDArray[np.float32]] = []
