@@ -17,7 +17,7 @@ from sruserve.kernels import (
     uses_triton,
 )
 from sruserve.kernels.chunks import chunk_rows, plan, run_layers
-from sruserve.kernels.cpu.stack import CompiledStack, compilable
+from sruserve.kernels.cpu.stack import CompiledStack, compilable, longest_of
 from sruserve.kernels.decode import Decoder
 from sruserve.kernels.devices import CPU, copy_to_device
 from sruserve.kernels.graphs import recorder_for
@@ -40,6 +40,7 @@ from sruserve.model.heads.softmaxes import activation
 from sruserve.model.runtime import Streamable
 
 PIECE_ROWS = 1024
+_SLICED_PIECES = 4  # of rows that are computed together if threads take slices of them
 _GRAPHED_CHUNKS = 4  # chunks whose rows all graphs of whole inputs may have
 _WARM_SCORES = 1 << 26  # numbers: 256 MiB
 PIECE_BYTES = 8 << 20  # of one layer's product: it is still in cache when the scan reads it
@@ -141,6 +142,14 @@ class Network(Streamable):
         """How exactly results agree for other splits of an input and other batches."""
         return exactness(self.layers, self.dtype, self.device, self.fast)
 
+    def rows_at_once(self, rows: int, longest: int) -> int:
+        """Return how many of `rows` to compute together; the longest sequence has `longest`."""
+        most = self.piece_rows * _SLICED_PIECES
+        in_slices = self._compiled is not None and self._compiled.slice_rows(
+            min(rows, most), longest
+        )
+        return most if in_slices else self.piece_rows
+
     @without_gradients
     def hidden(self, inputs: Tensor, batch: RaggedBatch, wanted: Tensor | None = None) -> Tensor:
         """Run the stack over a batch and return its outputs, pooled as the head needs them.
@@ -169,7 +178,9 @@ class Network(Streamable):
         total = inputs.shape[0]
         if self._along_time and total > self.piece_rows and batch.sequences > 1:
             return self._hidden_along_time(inputs, batch, wanted)
-        rows = self.piece_rows if self.supports_streaming else max(1, total)
+        rows = max(1, total)
+        if self.supports_streaming and total > self.piece_rows:
+            rows = self.rows_at_once(total, longest_of(batch.offsets))
         outputs = []
         for start, end, piece in batch.pieces(rows):
             x = self._run(inputs[start:end], piece)

@@ -52,6 +52,8 @@ class Runtime(Protocol):
     @property
     def not_streamable_because(self) -> str | None: ...
 
+    def rows_at_once(self, rows: int, longest: int) -> int: ...
+
     def hidden(
         self, inputs: Tensor, batch: RaggedBatch, wanted: Tensor | None = None
     ) -> Tensor: ...
@@ -75,6 +77,12 @@ class Streamable:
     config: ModelConfig
     layout: StateLayout
     crf: LinearChain | None
+    piece_rows: int
+
+    def rows_at_once(self, rows: int, longest: int) -> int:
+        """See `Network.rows_at_once`."""
+        del rows, longest
+        return self.piece_rows
 
     @property
     def state_size(self) -> int:

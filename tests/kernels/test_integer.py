@@ -21,7 +21,15 @@ from sruserve.kernels.quantized_weight import (
     quantize_rows,
 )
 from tests.kernels.instruction_sets import BEST, EACH_SET, HERE, use
-from tests.kernels.test_stack import EACH_FORM, FORMS, LENGTHS, WIDTH, ragged, stack_of
+from tests.kernels.test_stack import (
+    EACH_FORM,
+    FORMS,
+    LENGTHS,
+    WIDTH,
+    check_slices,
+    ragged,
+    stack_of,
+)
 
 SHAPES = [(1, 1), (3, 5), (4, 16), (5, 17), (64, 64), (70, 200), (129, 113), (513, 65), (1024, 33)]
 ROWS = (1, 2, 3, 5, 6, 7, 12, 13, 47, 48, 49, 97, 300)
@@ -271,6 +279,11 @@ def test_a_sequence_has_the_same_bits_alone_in_company_and_split(threads: int, m
     ]
     assert torch.equal(torch.cat(parts), whole[begin : begin + LENGTHS[4]])
     assert torch.equal(states[target], together.states[target])
+
+
+def test_integer_sequences_in_slices_have_the_bits_of_single_ones() -> None:
+    first, second = stack_of(FORMS["projection"])
+    check_slices(CompiledStack([rounded_layer(first), second], None))
 
 
 def test_a_stack_refuses_work_memory_that_is_too_small() -> None:

@@ -104,6 +104,53 @@ def test_a_sequence_has_the_same_bits_alone_and_in_company(form: dict[str, Any])
         assert torch.equal(alone.states[row], together.states[row])
 
 
+@EACH_FORM
+def test_sequences_in_slices_have_the_bits_of_single_ones(form: dict[str, Any]) -> None:
+    check_slices(CompiledStack(stack_of(form), None))
+
+
+def check_slices(stack: CompiledStack) -> None:
+    """Compare sequences that threads take in slices with each alone; two layers' states."""
+    lengths = [3, 0, *(count % 9 + 1 for count in range(90)), 61, 0, 2]
+    count, x = len(lengths), random(sum(lengths), WIDTH, seed=9)
+    offsets, rows = torch.tensor([0, *lengths]).cumsum(0), torch.arange(count)
+    states, before = random(2 * count, 2 * WIDTH + 2, seed=8), torch.get_num_threads()
+    compiled = []
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            assert stack.slice_rows(len(x), max(lengths)) == (128 if threads == 1 else 64)
+            batch = RaggedBatch(offsets, states.clone(), rows, rows + count)
+            compiled.append((stack(x, batch), batch.states))
+    finally:
+        torch.set_num_threads(before)
+    alone = []
+    for sequence, (first, end) in enumerate(pairwise(offsets.tolist())):
+        place = torch.tensor([sequence])
+        batch = RaggedBatch(torch.tensor([0, end - first]), states, place, place + count)
+        alone.append(stack(x[first:end], batch))
+    for outputs, end_states in compiled:
+        assert torch.equal(outputs, torch.cat(alone))
+        assert torch.equal(end_states, states)
+
+
+def test_threads_share_products_of_long_sequences_and_of_large_weights() -> None:
+    stack = CompiledStack(stack_of(FORMS["sru"]), None)
+    wide = PanelLinear(torch.zeros(3 * 512, 512), None)
+    gates, bias = torch.zeros(2, 512), torch.zeros(2, 512)
+    of_wide = CellLayer(linear=wide, cell=Cell(), column=0, weight_c=gates, bias=bias)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        assert [stack.slice_rows(1024, longest) for longest in (1, 128, 129)] == [128, 128, 0]
+        assert stack.slice_rows(500, 1) == 0
+        assert CompiledStack([of_wide], None).slice_rows(1024, 1) == 0
+        torch.set_num_threads(1)
+        assert [stack.slice_rows(1024, longest) for longest in (1023, 1024)] == [128, 0]
+    finally:
+        torch.set_num_threads(before)
+
+
 @EACH_SET
 @pytest.mark.parametrize("name", [name for name in FORMS if name != "both-ways"])
 def test_chunks_of_a_sequence_have_the_bits_of_the_whole(name: str) -> None:

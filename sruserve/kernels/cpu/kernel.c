@@ -287,6 +287,8 @@ EXPORT int sru_scan(const struct scan *s) {
 
 #include "stack.h"
 
+#include "slices.h"
+
 #include "attention_call.h"
 
 #include "decoder_attention_call.h"

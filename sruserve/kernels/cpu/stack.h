@@ -34,10 +34,11 @@ struct stack {
     int64_t widest, columns; /* of all rows between layers, and of all products */
     int64_t work_size;       /* floats */
     int64_t threads;
+    int64_t slice; /* rows; see `slices.h`; 0: threads share each product */
 };
 
 _Static_assert(sizeof(struct layer) == 34 * 8, "Python packs 34 fields of 8 bytes");
-_Static_assert(sizeof(struct stack) == 21 * 8, "Python packs 21 fields of 8 bytes");
+_Static_assert(sizeof(struct stack) == 22 * 8, "Python packs 22 fields of 8 bytes");
 
 static void (*const NORMALIZE[])(const struct norm *, const float *, float *, int64_t, int64_t) = {
     normalize_baseline,
@@ -107,33 +108,8 @@ static void run_layer(const struct stack *s, const struct layer *l, const float 
     if (l->after.weight) NORMALIZE[current()](&l->after, out, out, s->rows, l->width);
 }
 
-/* Floats of work memory that a layer needs. */
-static int64_t work_of(const struct stack *s, const struct layer *l) {
-    const int64_t floats = s->rows * (4 * s->widest + s->columns);
-    const int64_t last = l->projection.numbers ? l->projected : l->inputs;
-    int64_t bytes = l->weight.scale ? integer_work(s->rows, last) : 0;
-    const int64_t first = l->projection.scale ? integer_work(s->rows, l->inputs) : 0;
-    if (first > bytes) bytes = first;
-    return floats + bytes;
-}
-
-static int check_stack(const struct stack *s) {
-    for (int64_t i = 0; i < s->count; ++i) {
-        const struct scan scan = scan_of(s, &s->layers[i]);
-        const int bad = check(&scan);
-        if (bad) return bad;
-        if (work_of(s, &s->layers[i]) > s->work_size) return BAD_WORK;
-    }
-    if (!s->x)
-        for (int64_t row = 0; row < s->rows; ++row)
-            if (s->ids[row] < 0 || s->ids[row] >= s->vocabulary) return BAD_ID;
-    return OK;
-}
-
-/* Run all layers. Writes nothing unless it returns OK. */
-EXPORT int sru_stack(const struct stack *s) {
-    const int bad = check_stack(s);
-    if (bad) return bad;
+/* Run all layers of a stack that was checked. */
+static void run_layers(const struct stack *s) {
     float *between[] = {s->work, s->work + s->rows * s->widest};
     const float *x = s->x;
     if (!x) {
@@ -147,5 +123,4 @@ EXPORT int sru_stack(const struct stack *s) {
         run_layer(s, &s->layers[i], x, out);
         x = out;
     }
-    return OK;
 }

@@ -18,6 +18,12 @@ from sruserve.kernels.norm import Norm
 from sruserve.kernels.ragged import RaggedBatch
 
 _MAX_REUSED = 8 << 20
+# Rows of a slice, which one thread takes through all layers, and what a core's cache should keep of
+# a layer's weights, because it reads them for each slice.
+_MIN_SLICE, _MAX_SLICE = 32, 128
+_SLICE_BYTES = 1 << 20
+_SLICES = 4  # of each thread, at least, so that none waits long for the last one
+_MIN_SLICED = 512  # rows: of fewer, one thread or two are as quick without slices
 _PRODUCTS = (PanelLinear, IntegerLinear)
 
 
@@ -52,6 +58,8 @@ class CompiledStack:
         products = [each for layer in layers for each in (layer.linear, layer.projection)]
         rounded = [each.inputs for each in products if isinstance(each, IntegerLinear)]
         as_bytes = max((integer_work(1, inputs) for inputs in rounded), default=0)
+        largest = max(layer.columns * layer.linear.inputs for layer in layers)
+        self._slices = 4 * largest <= _SLICE_BYTES
         self._row_work = 4 * self._widest + self._columns + as_bytes
         self._threads = threading.local()
 
@@ -85,7 +93,13 @@ class CompiledStack:
         for tensor in (inputs, states, offsets, source, target):
             if not (tensor.is_cpu and tensor.is_contiguous()):
                 raise ValueError("stack: every tensor must be contiguous and on the CPU")
-        out, work = torch.empty(rows, self.outputs), self._work(rows)
+        slice_rows, work_rows = 0, rows
+        if rows >= _MIN_SLICED and int(offsets[-1]) == rows:
+            longest = longest_of(offsets)
+            slice_rows = self.slice_rows(rows, longest)
+            if slice_rows:
+                work_rows = max(slice_rows, longest) * torch.get_num_threads()
+        out, work = torch.empty(rows, self.outputs), self._work(work_rows)
         cpu.call(
             "sru_stack",
             cpu.STACK.pack(
@@ -107,11 +121,24 @@ class CompiledStack:
                 *states.shape,
                 self._widest,
                 self._columns,
-                rows * self._row_work,
+                work_rows * self._row_work,
                 torch.get_num_threads(),
+                slice_rows,
             ),
         )
         return out
+
+    def slice_rows(self, rows: int, longest: int) -> int:
+        """Return how many rows of whole sequences, or one sequence, a thread takes at a time.
+
+        It takes these through all layers, without other threads. 0: threads share each product,
+        because there are too few rows, a sequence is too long, or the weights are too large.
+        """
+        threads = torch.get_num_threads()
+        most = rows // (_SLICES * threads) if threads > 1 else rows - 1
+        slice_rows = min(_MAX_SLICE, most)
+        few = rows < _MIN_SLICED or slice_rows < _MIN_SLICE
+        return 0 if few or longest > most or not self._slices else slice_rows
 
     def _work(self, rows: int) -> Tensor:
         """Work memory of the calling thread; its pages stay mapped between calls."""
@@ -122,6 +149,11 @@ class CompiledStack:
             if numbers <= self._max_reused:
                 self._threads.work = work
         return work
+
+
+def longest_of(offsets: Tensor) -> int:
+    """Return the rows of the longest sequence."""
+    return int((offsets[1:] - offsets[:-1]).max())  # `diff` takes twice as long
 
 
 def compilable(layers: Sequence[Layer]) -> TypeGuard[Sequence[CellLayer]]:

@@ -203,6 +203,13 @@ class Engine(JobEngine):
     def _close(self) -> None:
         self._states.transfers.synchronize()
 
+    def _delivers_later(self) -> bool:
+        """Whether results wait until the next step computes, which has no need of Python's lock.
+
+        Before that, whoever handles them would take the lock from this thread for a millisecond.
+        """
+        return self.alone and not self._admission_queue.empty
+
     def _has_jobs(self) -> bool:
         return self._scheduler.busy
 
@@ -409,6 +416,7 @@ class Engine(JobEngine):
 
     def _forward(self, batch: Batch, inputs: int) -> list[StepResult]:
         """Compute one step of so many inputs, or a burst of steps if sequences only decode."""
+        self._dispatcher.flush()
         burst = 1
         if not batch.inputs:
             burst = min(self._burst, *(sequence.burst_limit for sequence in batch.decodes))

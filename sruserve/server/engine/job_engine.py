@@ -215,7 +215,7 @@ class JobEngine:
     def _take_turn(
         self, turn: Callable[[], None], here: asyncio.AbstractEventLoop | None = None
     ) -> None:
-        """Run a turn, and deliver its results; after a failure, all jobs end.
+        """Run a turn, and deliver its results, if not later; after a failure, all jobs end.
 
         here: the event loop that runs it; None: the engine's thread does. Raises `DeviceLost`.
         """
@@ -228,8 +228,13 @@ class JobEngine:
             _log.exception("the engine of %s failed", self._name)
             self._discard()
             self._end_all(EngineFailure("the engine failed; see the server's log"))
-        self._dispatcher.flush(here)
+        if not self._delivers_later():
+            self._dispatcher.flush(here)
         self.turns += 1
+
+    def _delivers_later(self) -> bool:
+        """Whether the next turn begins at once, and delivers the results of this one."""
+        return False
 
     def _is_done(self) -> bool:
         """Whether nothing is left to do before the drain ends."""

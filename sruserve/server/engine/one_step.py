@@ -128,10 +128,12 @@ class OneStep:
         self._threads.apply(rows)
         packed: Any = inputs[0] if len(inputs) == 1 else np.concatenate(inputs)
         offsets = np.array([0, *accumulate(lengths)])
-        if rows <= self._network.piece_rows:
+        self._dispatcher.flush()
+        max_rows = self._network.rows_at_once(rows, max(lengths))
+        if rows <= max_rows:
             return self._run(packed, offsets)
         parts: list[NDArray[np.float32]] = []
-        for first, last in _parts(offsets, self._network.piece_rows):
+        for first, last in _parts(offsets, max_rows):
             begin, end = offsets[first], offsets[last]
             parts.append(self._run(packed[begin:end], offsets[first : last + 1] - begin))
         return np.concatenate(parts)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Self
+from typing import Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,11 +107,11 @@ def encode_texts(served: ServedModel, contents: Sequence[str | list[int]]) -> Pa
     None: `encode_input` must encode each, to find what is wrong with one, or what surrounds it.
     """
     codec = served.model.codec
-    texts = [content for content in contents if isinstance(content, str)]
-    if codec is None or codec.frame is not None or len(texts) < len(contents):
+    is_text = isinstance(contents[0], str)  # then all are
+    if codec is None or codec.frame is not None or not is_text:
         return None
     try:
-        ids = codec.encode_texts(texts)
+        ids = codec.encode_texts(cast("Sequence[str]", contents))
     except TextError:
         return None
     return ids if all(ids.lengths) else None

@@ -8,10 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torch import Tensor
 
+from sruserve.kernels import RaggedBatch
 from sruserve.model.cells import FAMILIES
 from sruserve.model.folder import Model
 from sruserve.model.heads.config import HeadConfig
+from sruserve.model.network import Network
 from sruserve.model.text.packed import PackedIds
 from sruserve.server.engine.config import EngineConfig
 from sruserve.server.engine.job import (
@@ -165,6 +168,33 @@ def test_inputs_that_fill_several_pieces_are_split_between_them(driver: Watched)
     assert driver.scheduled == 0
 
 
+def test_short_inputs_of_several_pieces_are_computed_together(
+    driver: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network, rows = driver.model.network, list[int]()
+    assert isinstance(network, Network)
+    compute = network._run
+
+    def count(inputs: Tensor, piece: RaggedBatch) -> Tensor:
+        rows.append(len(inputs))
+        return compute(inputs, piece)
+
+    async def run() -> None:
+        driver.go.set()
+        lengths = [length % 40 + 1 for length in range(network.piece_rows // 10)]
+        together = await classes(driver.read(*lengths))
+        pieces = 1 if network._compiled is not None else 2  # a processor may lack its vectors
+        assert len(rows) == pieces
+        assert sum(lengths) > network.piece_rows
+        for length, one in zip(lengths[:40], together, strict=False):
+            (alone,) = await classes(driver.read(length))
+            assert np.array_equal(one, alone)
+
+    monkeypatch.setattr(network, "_run", count)
+    asyncio.run(run())
+    assert driver.scheduled == 0
+
+
 def test_jobs_that_wait_together_take_one_step(driver: Watched) -> None:
     async def run() -> None:
         jobs = [driver.read(5) for _ in range(20)]
@@ -238,6 +268,41 @@ def test_jobs_that_do_not_fit_into_one_step_take_several(model: Model) -> None:
 
     with Watched(model, EngineConfig(max_batch_tokens=100)) as driver:
         asyncio.run(run(driver))
+    assert driver.scheduled == 0
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["several callers", "one caller"])
+def test_one_caller_gets_the_results_of_a_step_when_the_next_one_computes(
+    model: Model, alone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[bool] = []
+    read = threading.Event()
+
+    async def run(driver: Watched) -> None:
+        engine, one_step = driver.engine, driver.engine._one_step
+        classify, compute = one_step._classify, one_step._run
+
+        def begin(*arguments: Any) -> Any:
+            waited.append(bool(engine._dispatcher._messages))
+            return classify(*arguments)
+
+        def compute_when_read(*arguments: Any) -> Any:
+            if len(waited) > 1:
+                assert read.wait(20), "nobody has got the results of the step before"
+            return compute(*arguments)
+
+        monkeypatch.setattr(one_step, "_classify", begin)
+        monkeypatch.setattr(one_step, "_run", compute_when_read)
+        engine.alone = alone
+        jobs = [driver.read(60), driver.read(60)]
+        driver.go.set()
+        await jobs[0].results()
+        read.set()
+        await jobs[1].results()
+
+    with Watched(model, EngineConfig(max_batch_tokens=100)) as driver:
+        asyncio.run(run(driver))
+    assert waited == [False, alone]
     assert driver.scheduled == 0
 
 
