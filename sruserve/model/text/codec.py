@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -245,7 +245,7 @@ class Words:
         """Return the ids of each piece of text without white space."""
         known = list(map(self._ids.get, pieces))
         if all(known):  # faster than a search for None; few pieces have no ids
-            return cast("list[bytes]", known)
+            return known  # type: ignore[return-value]
         new, pairs = self._ids_of_new, zip(pieces, known, strict=True)
         return [new(piece) if ids is None else ids for piece, ids in pairs]
 
