@@ -39,7 +39,7 @@ FEATURES = ("in_question", "in_question_uncased", "tf")
 NOTHING, UNKNOWN = "<NULL>", "<UNK>"
 
 
-class Asked(NamedTuple):
+class Example(NamedTuple):
     """A text, a question about it, and the first and last word of the answer."""
 
     words: list[str]
@@ -102,7 +102,7 @@ class Reader(nn.Module):
         return start, end
 
 
-def made_up(count: int, names: Sequence[str], draw: random.Random) -> list[Asked]:
+def made_up(count: int, names: Sequence[str], draw: random.Random) -> list[Example]:
     """Texts of one shape, so that they need no padding, with a question each."""
     facts = draw.choices(list(FACTS), k=draw.randint(2, 5))
     asked = draw.randrange(len(facts))
@@ -118,7 +118,7 @@ def _one(
     long: Sequence[bool],
     names: Sequence[str],
     draw: random.Random,
-) -> Asked:
+) -> Example:
     """A text of facts. asked, answer: the fact and the value that the question asks for."""
     people = iter(draw.sample(names, 2 * len(facts)))
     values = {kind: draw.sample(words, len(facts)) for kind, words in WORDS.items()}
@@ -135,10 +135,10 @@ def _one(
             first = len(words) + len(before)
             last = first + len(fields[answer].split()) - 1
         words += fact.format(**fields).split()
-    return Asked(words, question, first, last)
+    return Example(words, question, first, last)
 
 
-def features_of(asked: Asked) -> list[list[float]]:
+def features_of(asked: Example) -> list[list[float]]:
     """The exact matches and the frequency of each word."""
     lowered = [word.lower() for word in asked.words]
     counts, uncased = Counter(lowered), {word.lower() for word in asked.question}
@@ -149,7 +149,7 @@ def features_of(asked: Asked) -> list[list[float]]:
 
 
 def tensors_of(
-    batch: Sequence[Asked], numbers: dict[str, int], unknown: float, draw: random.Random
+    batch: Sequence[Example], numbers: dict[str, int], unknown: float, draw: random.Random
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Words, features and questions. unknown: share of the names that are read as unknown words."""
     words: list[list[int]] = []

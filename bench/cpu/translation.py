@@ -34,7 +34,7 @@ import torch  # isort: skip, after sruserve: it limits how long OpenMP's threads
 from torch import Tensor, nn  # isort: skip
 
 BOS, EOS, PAD = 1, 2, 0
-Found = list[tuple[list[int], float]]  # tokens and log-probability, the best one first
+Translation = list[tuple[list[int], float]]  # tokens and log-probability, the best one first
 _TARGET = Target(minimum=3)
 
 
@@ -64,7 +64,9 @@ class Plain(nn.Module):
         self.eval()
 
     @torch.no_grad()
-    def search(self, sources: Sequence[Sequence[int]], beams: int, tokens: int) -> list[Found]:
+    def search(
+        self, sources: Sequence[Sequence[int]], beams: int, tokens: int
+    ) -> list[Translation]:
         """The hypotheses of each source after so many tokens, the best one first."""
         count = len(sources)
         memory, hidden = (each.repeat_interleave(beams, 0) for each in self._encode(sources))
@@ -133,7 +135,7 @@ def _ours(model: Any, sources: list[list[int]], tokens: int) -> Any:
     return model.translate(sources, beam_size=5, max_tokens=tokens, length_penalty=0.0)
 
 
-def _check(ours: Sequence[Any], theirs: Sequence[Found]) -> None:
+def _check(ours: Sequence[Any], theirs: Sequence[Translation]) -> None:
     for one, found in zip(ours, theirs, strict=True):
         tokens, total = found[0]
         if list(one.token_ids) != tokens or abs(one.log_probability - total) > 1e-3:
