@@ -70,7 +70,7 @@ def _renamed(part: str, names: Names, pick: random.Random, share: float) -> str:
         for name in sorted(set(SPEAKER.findall(part)))
         if pick.random() < share
     }
-    part = SPEAKER.sub(lambda found: new.get(found[0], found[0]), part)
+    part = SPEAKER.sub(lambda match: new.get(match[0], match[0]), part)
     called = {
         name.title(): other.title()
         for name, other in new.items()
@@ -79,4 +79,4 @@ def _renamed(part: str, names: Names, pick: random.Random, share: float) -> str:
     if not called:
         return part
     word = re.compile(r"\b(" + "|".join(map(re.escape, called)) + r")\b")
-    return word.sub(lambda found: called[found[0]], part)
+    return word.sub(lambda match: called[match[0]], part)

@@ -85,8 +85,10 @@ class Plain(nn.Module):
             totals, places = all_totals.topk(beams, 1)
             parents = places // size + torch.arange(count)[:, None] * beams
             written = torch.cat([written[:, parents.view(-1)], (places % size).view(1, -1)])
-        found = written[1:].T.view(count, beams, tokens).tolist()
-        return [list(zip(*both, strict=True)) for both in zip(found, totals.tolist(), strict=True)]
+        sequences = written[1:].T.view(count, beams, tokens).tolist()
+        return [
+            list(zip(*both, strict=True)) for both in zip(sequences, totals.tolist(), strict=True)
+        ]
 
     def _encode(self, sources: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """The outputs of each source, padded, and where the padding is.
@@ -136,8 +138,8 @@ def _ours(model: Any, sources: list[list[int]], tokens: int) -> Any:
 
 
 def _check(ours: Sequence[Any], theirs: Sequence[Translation]) -> None:
-    for one, found in zip(ours, theirs, strict=True):
-        tokens, total = found[0]
+    for one, translation in zip(ours, theirs, strict=True):
+        tokens, total = translation[0]
         if list(one.token_ids) != tokens or abs(one.log_probability - total) > 1e-3:
             raise SystemExit(f"the searches disagree: {one} and {tokens}, {total}")
 

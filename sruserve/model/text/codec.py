@@ -196,10 +196,10 @@ class Words:
         ids: dict[str, int] = {}
         for word in dict.fromkeys(words):
             entry = number(word if normalizer is None else normalizer.normalize_str(word))
-            found = unknown if entry is None else entry
-            if found is None:
+            number_of_word = unknown if entry is None else entry
+            if number_of_word is None:
                 raise _unknown(word)
-            ids[word] = found
+            ids[word] = number_of_word
         return np.array([ids[word] for word in words], np.int64)
 
     def parts(self, text: str, max_characters: int) -> list[str]:
