@@ -3,7 +3,7 @@
 Every speech of the text begins with its speaker's name on a line of its own. A model that is
 trained long on a few plays knows their casts by heart, and is sure that nobody else will speak: in
 other plays such lines cost it five bits a character. `rename` puts new names, consistently within
-a stretch of the text, in the place of most of them.
+a part of the text, in the place of most of them.
 """
 
 import random
@@ -52,31 +52,31 @@ class Names:
 
 
 def rename(text: str, names: Names, pick: random.Random, share: float = 0.8) -> str:
-    """`text` with about `share` of the speakers of every stretch renamed, also in others' words."""
-    stretches = []
+    """`text` with about `share` of the speakers of every part renamed, also in others' words."""
+    parts = []
     start = 0
     while start < len(text):
         end = text.find("\n\n", start + pick.randint(2_000, 12_000))
         end = len(text) if end < 0 else end
-        stretches.append(_renamed(text[start:end], names, pick, share))
+        parts.append(_renamed(text[start:end], names, pick, share))
         start = end
-    return "".join(stretches)
+    return "".join(parts)
 
 
-def _renamed(stretch: str, names: Names, pick: random.Random, share: float) -> str:
-    """One stretch, in which a new name stands for an old one everywhere."""
+def _renamed(part: str, names: Names, pick: random.Random, share: float) -> str:
+    """One part, in which a new name stands for an old one everywhere."""
     new = {
         name: names.like(name, pick)
-        for name in sorted(set(SPEAKER.findall(stretch)))
+        for name in sorted(set(SPEAKER.findall(part)))
         if pick.random() < share
     }
-    stretch = SPEAKER.sub(lambda found: new.get(found[0], found[0]), stretch)
+    part = SPEAKER.sub(lambda match: new.get(match[0], match[0]), part)
     called = {
         name.title(): other.title()
         for name, other in new.items()
         if " " not in name and len(name) > 3
     }
     if not called:
-        return stretch
+        return part
     word = re.compile(r"\b(" + "|".join(map(re.escape, called)) + r")\b")
-    return word.sub(lambda found: called[found[0]], stretch)
+    return word.sub(lambda match: called[match[0]], part)

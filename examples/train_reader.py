@@ -39,7 +39,7 @@ FEATURES = ("in_question", "in_question_uncased", "tf")
 NOTHING, UNKNOWN = "<NULL>", "<UNK>"
 
 
-class Asked(NamedTuple):
+class Example(NamedTuple):
     """A text, a question about it, and the first and last word of the answer."""
 
     words: list[str]
@@ -91,35 +91,35 @@ class Reader(nn.Module):
 
     def forward(self, words: Tensor, features: Tensor, question: Tensor) -> tuple[Tensor, Tensor]:
         """Score words (batch, words) as the ends of the answer to question (batch, words)."""
-        embedded, asked = self.embedding(words), self.embedding(question)
-        keys, others = (self.qemb_match.linear(x).relu() for x in (embedded, asked))
-        aligned = (keys @ others.transpose(1, 2)).softmax(2) @ asked
+        embedded, questions = self.embedding(words), self.embedding(question)
+        keys, others = (self.qemb_match.linear(x).relu() for x in (embedded, questions))
+        aligned = (keys @ others.transpose(1, 2)).softmax(2) @ questions
         document = self.doc_rnn(torch.cat([embedded, aligned, features], 2))
-        states = self.question_rnn(asked)
+        states = self.question_rnn(questions)
         merged = (self.self_attn.linear(states).softmax(1) * states).sum(1)
         ends = (attention.linear(merged) for attention in (self.start_attn, self.end_attn))
         start, end = (torch.einsum("bwh,bh->bw", document, each) for each in ends)
         return start, end
 
 
-def made_up(count: int, names: Sequence[str], draw: random.Random) -> list[Asked]:
+def made_up(count: int, names: Sequence[str], draw: random.Random) -> list[Example]:
     """Texts of one shape, so that they need no padding, with a question each."""
     facts = draw.choices(list(FACTS), k=draw.randint(2, 5))
-    asked = draw.randrange(len(facts))
-    answer = draw.choice(list(FACTS[facts[asked]]))
+    place = draw.randrange(len(facts))
+    answer = draw.choice(list(FACTS[facts[place]]))
     long = [draw.random() < LONG for _ in facts]
-    return [_one(facts, asked, answer, long, names, draw) for _ in range(count)]
+    return [_one(facts, place, answer, long, names, draw) for _ in range(count)]
 
 
 def _one(
     facts: Sequence[str],
-    asked: int,
+    place: int,
     answer: str,
     long: Sequence[bool],
     names: Sequence[str],
     draw: random.Random,
-) -> Asked:
-    """A text of facts. asked, answer: the fact and the value that the question asks for."""
+) -> Example:
+    """A text of facts. place, answer: the fact and the value that the question asks for."""
     people = iter(draw.sample(names, 2 * len(facts)))
     values = {kind: draw.sample(words, len(facts)) for kind, words in WORDS.items()}
     words: list[str] = []
@@ -129,36 +129,36 @@ def _one(
         fields = {"who": next(people), "friend": next(people)}
         for kind, each in values.items():
             fields[kind] = f"{draw.choice(FIRST)} {each[i]}" if long[i] else each[i]
-        if i == asked:
+        if i == place:
             question = FACTS[fact][answer].format(**fields).split()
             before = fact.partition(f"{{{answer}}}")[0].format(**fields).split()
             first = len(words) + len(before)
             last = first + len(fields[answer].split()) - 1
         words += fact.format(**fields).split()
-    return Asked(words, question, first, last)
+    return Example(words, question, first, last)
 
 
-def features_of(asked: Asked) -> list[list[float]]:
+def features_of(example: Example) -> list[list[float]]:
     """The exact matches and the frequency of each word."""
-    lowered = [word.lower() for word in asked.words]
-    counts, uncased = Counter(lowered), {word.lower() for word in asked.question}
+    lowered = [word.lower() for word in example.words]
+    counts, uncased = Counter(lowered), {word.lower() for word in example.question}
     return [
-        [float(word in asked.question), float(low in uncased), counts[low] / len(lowered)]
-        for word, low in zip(asked.words, lowered, strict=True)
+        [float(word in example.question), float(low in uncased), counts[low] / len(lowered)]
+        for word, low in zip(example.words, lowered, strict=True)
     ]
 
 
 def tensors_of(
-    batch: Sequence[Asked], numbers: dict[str, int], unknown: float, draw: random.Random
+    batch: Sequence[Example], numbers: dict[str, int], unknown: float, draw: random.Random
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Words, features and questions. unknown: share of the names that are read as unknown words."""
     words: list[list[int]] = []
     questions: list[list[int]] = []
-    for asked in batch:
+    for example in batch:
         hidden = {name for name in NAMES if draw.random() < unknown}
-        for texts, lists in ((asked.words, words), (asked.question, questions)):
+        for texts, lists in ((example.words, words), (example.question, questions)):
             lists.append([numbers[UNKNOWN] if t in hidden else numbers.get(t, 1) for t in texts])
-    features = torch.tensor([features_of(asked) for asked in batch])
+    features = torch.tensor([features_of(example) for example in batch])
     return torch.tensor(words), features, torch.tensor(questions)
 
 
@@ -184,11 +184,11 @@ def exact_match(model: Reader, numbers: dict[str, int], count: int, seed: int) -
     """The share of right answers about people of `NEW_NAMES`."""
     draw, right = random.Random(f"test {seed}"), 0
     for _ in range(count):
-        (asked,) = made_up(1, NEW_NAMES, draw)
-        start, end = model(*tensors_of([asked], numbers, 0.0, draw))
+        (example,) = made_up(1, NEW_NAMES, draw)
+        start, end = model(*tensors_of([example], numbers, 0.0, draw))
         spans = start.softmax(1).T @ end.softmax(1)
         best = int(spans.triu().tril(14).argmax())
-        right += divmod(best, len(asked.words)) == (asked.first, asked.last)
+        right += divmod(best, len(example.words)) == (example.first, example.last)
     return right / count
 
 

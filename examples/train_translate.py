@@ -87,12 +87,12 @@ def translated(model: Network, tokenizer: Tokenizer, sources: Sequence[str]) -> 
 
 def wrong(model: Network, tokenizer: Tokenizer, examples: Sequence[Pair]) -> dict[str, str]:
     """The translations that are not exact, by their sources."""
-    found = dict[str, str]()
+    wrong = dict[str, str]()
     for first in range(0, len(examples), 500):
         batch = examples[first : first + 500]
         ours = translated(model, tokenizer, [source for source, _ in batch])
-        found |= {s: own for (s, target), own in zip(batch, ours, strict=True) if own != target}
-    return found
+        wrong |= {s: own for (s, target), own in zip(batch, ours, strict=True) if own != target}
+    return wrong
 
 
 def network_of(args: argparse.Namespace, size: int) -> Network:

@@ -195,10 +195,10 @@ def inspect(
 
     try:
         if is_translation_folder(model):
-            found = translation_facts(load_translation(model))
+            description = translation_facts(load_translation(model))
         else:
-            found = facts(load(model, device, dtype))
-        for name, value in found.items():
+            description = facts(load(model, device, dtype))
+        for name, value in description.items():
             typer.echo(f"{name:<12} {value}")
     except ModelError as error:
         fail(error)

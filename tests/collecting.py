@@ -14,7 +14,7 @@ import pytest
 
 TESTS = Path(__file__).parent
 _LAST_FOLDER = TESTS / "tracing"
-_PATIENCE_SECONDS = 120.0  # the first may have been killed
+_TIMEOUT_SECONDS = 120.0  # the first may have been killed
 
 
 @contextmanager
@@ -31,7 +31,7 @@ def first_alone(config: pytest.Config) -> Iterator[None]:
         finally:
             done.touch()
     else:
-        wait_for(done, _PATIENCE_SECONDS)
+        wait_for(done, _TIMEOUT_SECONDS)
         yield
 
 

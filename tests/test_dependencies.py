@@ -122,7 +122,7 @@ RELIED_ON = [
         "`SRUSERVE_STORE` is read as redis-py reads it, to name the options that it may have",
     ),
     (
-        "redis.asyncio.connection:BlockingConnectionPool",
+        "redis.asyncio.connection:ConnectionPool",
         "make_connection disconnect",
         "`redis_pool` tries the options; a demoted primary's connections are dropped",
     ),
@@ -132,9 +132,9 @@ RELIED_ON = [
         "`redis_pool` retries after uvloop's error of a connection that it is writing to",
     ),
     (
-        "redis.asyncio.connection:BlockingConnectionPool",
-        "get_connection release",
-        "`RedisClient` sends commands that it has encoded itself",
+        "redis.asyncio.connection:ConnectionPool",
+        "get_connection get_available_connection ensure_connection release",
+        "`redis_pool` takes connections without locks; `RedisClient` sends encoded commands itself",
     ),
     (
         "redis.asyncio.connection:Connection",

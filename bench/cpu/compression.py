@@ -28,16 +28,16 @@ Codec = tuple[Callable[[bytes], bytes], Callable[[bytes], bytes]]
 
 def codecs(model: Model) -> dict[str, Codec]:
     """Return compression and decompression by each candidate that is here."""
-    found: dict[str, Codec] = {}
+    by_name: dict[str, Codec] = {}
     for block in (BLOCK_BYTES, 1 << 16):
-        found[f"sruserve, {model.name}, blocks of {block:,}"] = (
+        by_name[f"sruserve, {model.name}, blocks of {block:,}"] = (
             _compressing(model, block),
             _back(model),
         )
-    found["xz -9"] = (lambda data: lzma.compress(data, preset=9), lzma.decompress)
+    by_name["xz -9"] = (lambda data: lzma.compress(data, preset=9), lzma.decompress)
     if zstd := shutil.which("zstd"):
-        found["zstd -19 --ultra"] = (_filter(zstd, "-19", "--ultra", "-c"), _filter(zstd, "-dc"))
-    return found
+        by_name["zstd -19 --ultra"] = (_filter(zstd, "-19", "--ultra", "-c"), _filter(zstd, "-dc"))
+    return by_name
 
 
 def _compressing(model: Model, block_bytes: int) -> Callable[[bytes], bytes]:

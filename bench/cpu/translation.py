@@ -34,7 +34,7 @@ import torch  # isort: skip, after sruserve: it limits how long OpenMP's threads
 from torch import Tensor, nn  # isort: skip
 
 BOS, EOS, PAD = 1, 2, 0
-Found = list[tuple[list[int], float]]  # tokens and log-probability, the best one first
+Translation = list[tuple[list[int], float]]  # tokens and log-probability, the best one first
 _TARGET = Target(minimum=3)
 
 
@@ -64,7 +64,9 @@ class Plain(nn.Module):
         self.eval()
 
     @torch.no_grad()
-    def search(self, sources: Sequence[Sequence[int]], beams: int, tokens: int) -> list[Found]:
+    def search(
+        self, sources: Sequence[Sequence[int]], beams: int, tokens: int
+    ) -> list[Translation]:
         """The hypotheses of each source after so many tokens, the best one first."""
         count = len(sources)
         memory, hidden = (each.repeat_interleave(beams, 0) for each in self._encode(sources))
@@ -83,8 +85,10 @@ class Plain(nn.Module):
             totals, places = all_totals.topk(beams, 1)
             parents = places // size + torch.arange(count)[:, None] * beams
             written = torch.cat([written[:, parents.view(-1)], (places % size).view(1, -1)])
-        found = written[1:].T.view(count, beams, tokens).tolist()
-        return [list(zip(*both, strict=True)) for both in zip(found, totals.tolist(), strict=True)]
+        sequences = written[1:].T.view(count, beams, tokens).tolist()
+        return [
+            list(zip(*both, strict=True)) for both in zip(sequences, totals.tolist(), strict=True)
+        ]
 
     def _encode(self, sources: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """The outputs of each source, padded, and where the padding is.
@@ -133,9 +137,9 @@ def _ours(model: Any, sources: list[list[int]], tokens: int) -> Any:
     return model.translate(sources, beam_size=5, max_tokens=tokens, length_penalty=0.0)
 
 
-def _check(ours: Sequence[Any], theirs: Sequence[Found]) -> None:
-    for one, found in zip(ours, theirs, strict=True):
-        tokens, total = found[0]
+def _check(ours: Sequence[Any], theirs: Sequence[Translation]) -> None:
+    for one, translation in zip(ours, theirs, strict=True):
+        tokens, total = translation[0]
         if list(one.token_ids) != tokens or abs(one.log_probability - total) > 1e-3:
             raise SystemExit(f"the searches disagree: {one} and {tokens}, {total}")
 

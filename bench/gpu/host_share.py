@@ -183,9 +183,11 @@ def main() -> int:
     args = parser.parse_args()
     report = Report("host-share", (), args.quick)
     model = load_model(LANGUAGE_MODEL)
-    streams_of, runs, steps = ((1, 3), 1, _QUICK_STEPS) if args.quick else (STREAMS, _RUNS, _STEPS)
+    stream_counts, runs, steps = (
+        ((1, 3), 1, _QUICK_STEPS) if args.quick else (STREAMS, _RUNS, _STEPS)
+    )
     with without_compute(model):
-        for streams, burst in product(streams_of, BURSTS):
+        for streams, burst in product(stream_counts, BURSTS):
             values: dict[str, list[float]] = {label: [] for label in TEXTS}
             for run, label in product(range(runs), TEXTS):
                 report.progress(f"{streams} streams, bursts of {burst}, run {run}, {label}")

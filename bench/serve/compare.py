@@ -5,16 +5,19 @@
 
 The other commit is installed into a temporary folder. Both servers run at the same time and get
 load in turn, in both orders. A ratio is the median of the rounds' ratios. A missed target does not
-fail the run, but is marked in the table.
+fail the run, but is marked in the table. Steps of streams in Redis are measured if redis-server and
+`.[redis]` are installed.
 """
 
 import argparse
 import json
+import shutil
 import sys
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from time import perf_counter
@@ -30,7 +33,7 @@ from bench.serve.http_client import HttpClient
 from bench.serve.load import LoadFailed, measure
 from bench.serve.models import CLASSIFIER, LANGUAGE_MODEL, questions
 from bench.serve.other_code import NoSuchCode, other_code
-from bench.serve.processes import Server, StartFailed, sruserve
+from bench.serve.processes import Server, StartFailed, redis_server, sruserve
 from bench.serve.streams import over_http
 
 _NOW, _BEFORE = "now", "before"
@@ -43,29 +46,25 @@ Measure = Callable[[Server], float]
 
 def compare(report: Report, other: Path, rounds: int, seconds: int) -> None:
     """Run all measurements on both, which serve the other code's models: it may not read ours."""
-    models = [other / folder.relative_to(ROOT) for folder in (CLASSIFIER, LANGUAGE_MODEL)]
     with ExitStack() as stack:
         bodies = stack.enter_context(NamedTemporaryFile("w", suffix=".jsonl"))
         bodies.writelines(json.dumps({"input": text}) + "\n" for text in questions())
         bodies.flush()
-        servers = {
-            name: stack.enter_context(sruserve(name, models, None, checkout))
-            for name, checkout in ((_NOW, ROOT), (_BEFORE, other))
-        }
-        measures: dict[str, Measure] = {
-            f"classify, {count} connections: requests/s": partial(
-                _classify, Path(bodies.name), count, seconds
-            )
-            for count in _CONNECTIONS
-        }
-        measures[f"{_STREAMS} completions at once: characters/s"] = _complete
-        measures["steps of a held stream/s"] = _step
+        servers = _start(stack, other)
+        measures: dict[str, tuple[Measure, dict[str, Server]]] = {}
+        for count in _CONNECTIONS:
+            classify = partial(_classify, Path(bodies.name), count, seconds)
+            measures[f"classify, {count} connections: requests/s"] = classify, servers
+        measures[f"{_STREAMS} completions at once: characters/s"] = _complete, servers
+        measures["steps of a held stream/s"] = _step, servers
+        if shutil.which("redis-server") and find_spec("redis"):
+            measures["steps of a stream in Redis/s"] = _step, _start(stack, other, in_redis=True)
         values: dict[tuple[str, str], list[float]] = defaultdict(list)
         for turn in range(-1, rounds):  # the first round warms both up
-            for label, ask in measures.items():
-                for name in in_turn(list(servers), turn):
+            for label, (ask, candidates) in measures.items():
+                for name in in_turn(list(candidates), turn):
                     report.progress(f"round {turn + 1} of {rounds}: {label}, {name}")
-                    value = ask(servers[name])
+                    value = ask(candidates[name])
                     if turn >= 0:
                         values[label, name].append(value)
     for label in measures:
@@ -73,6 +72,16 @@ def compare(report: Report, other: Path, rounds: int, seconds: int) -> None:
         report.add_case(label, samples)
         ratio = samples[_NOW].over(samples[_BEFORE]).median
         report.check(f"{label}: now / before", ratio, "x", Target(minimum=0.97))
+
+
+def _start(stack: ExitStack, other: Path, *, in_redis: bool = False) -> dict[str, Server]:
+    """Start both servers, each with a Redis of its own if streams are to be there."""
+    models = [other / folder.relative_to(ROOT) for folder in (CLASSIFIER, LANGUAGE_MODEL)]
+    servers: dict[str, Server] = {}
+    for name, checkout in ((_NOW, ROOT), (_BEFORE, other)):
+        settings = stack.enter_context(redis_server()) if in_redis else None
+        servers[name] = stack.enter_context(sruserve(name, models, settings, checkout))
+    return servers
 
 
 def _classify(bodies: Path, connections: int, seconds: int, server: Server) -> float:

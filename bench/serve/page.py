@@ -79,13 +79,13 @@ class _Visits:
 
     def __init__(self, url: str, plain: str) -> None:
         self.url, self.plain = url, plain
-        self.found: dict[str, list[dict[str, float]]] = {url: [], plain: []}
+        self.timings: dict[str, list[dict[str, float]]] = {url: [], plain: []}
 
     def visit(self, page: Page, address: str) -> None:
         """Open an address anew."""
         page.call("Page.navigate", url="about:blank")
         page.call("Page.navigate", url=address)
-        self.found[address].append(page.evaluate(_VISITED))
+        self.timings[address].append(page.evaluate(_VISITED))
 
     def add_case(self, report: Report, name: str) -> None:
         """Tell the first paints of both pages, and when the page works."""
@@ -96,7 +96,7 @@ class _Visits:
 
     def samples(self, address: str, moment: str) -> Samples:
         """A moment of each visit of an address."""
-        return Samples(tuple(each[moment] for each in self.found[address]), "ms")
+        return Samples(tuple(each[moment] for each in self.timings[address]), "ms")
 
 
 def visits(report: Report, page: Page, url: str, plain: str, count: int) -> None:
@@ -115,7 +115,7 @@ def visits(report: Report, page: Page, url: str, plain: str, count: int) -> None
     report.check("first paint, median of the visits", paints.median, "ms", Target(maximum=100))
     later = median(paint - word for paint, word in zip(paints.values, words.values, strict=True))
     report.check("its part above a page of one word", later, "ms", Target(maximum=8))
-    size = max(each["bytes"] for each in made.found[url]) / 1000
+    size = max(each["bytes"] for each in made.timings[url]) / 1000
     report.check("the page with its files, as they travel", size, "kB", Target(maximum=100))
 
 

@@ -6,8 +6,8 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import randrange
 from time import perf_counter, sleep
@@ -110,6 +110,24 @@ def sruserve(
 
     settings = {"SRUSERVE_LOG_LEVEL": "warning", "SRUSERVE_GRPC_PORT": "off", **(environment or {})}
     return Server(name, command, lambda port: answers(port, "GET", "/readyz"), settings, checkout)
+
+
+@contextmanager
+def redis_server() -> Iterator[dict[str, str]]:
+    """Run Debian's redis-server, which writes nothing; yields a server's settings for it."""
+    port = free_port()
+    command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", ""]
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        subprocess.Popen([*command, "--dir", folder], stdout=subprocess.DEVNULL) as process,
+    ):
+        try:
+            yield {
+                "SRUSERVE_STORE": f"redis://127.0.0.1:{port}/0",
+                "SRUSERVE_STATE_KEYS": "7" * 64,
+            }
+        finally:
+            process.kill()
 
 
 def answers(port: int, method: str, path: str, body: bytes = b"") -> bool:

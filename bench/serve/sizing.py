@@ -9,11 +9,9 @@ other work on the machine changes it little; requests of all kinds take turns.
 
 import asyncio
 import sys
-import tempfile
 from collections.abc import Awaitable, Callable
 from itertools import count
 from pathlib import Path
-from subprocess import DEVNULL, Popen
 from typing import Any
 
 import psutil
@@ -24,7 +22,7 @@ from bench.report.report import Report
 from bench.report.samples import Samples, in_turn
 from bench.serve.http_client import HttpClient
 from bench.serve.models import CLASSIFIER, LANGUAGE_MODEL
-from bench.serve.processes import Server, free_port, sruserve
+from bench.serve.processes import Server, redis_server, sruserve
 from sruserve.server.settings import Settings
 
 CHECKPOINTS: int = Settings.model_fields["stream_checkpoints"].default
@@ -43,22 +41,20 @@ def main() -> int:
     arguments = parser.parse_args()
     report = Report("sizing", ("redis",), arguments.quick)
     streams, rounds = (20, 1) if arguments.quick else (500, 5)
-    port = free_port()
-    with tempfile.TemporaryDirectory() as folder:
-        command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", ""]
-        with Popen([*command, "--dir", folder], stdout=DEVNULL) as store:
-            try:
-                for model in _STEPS:
-                    _measure(report, model, port, streams, rounds)
-            finally:
-                store.kill()
+    with redis_server() as settings:
+        for model in _STEPS:
+            _measure(report, model, settings, streams, rounds)
     report.finish(arguments.results)
     return 0
 
 
-def _measure(report: Report, model: Path, port: int, streams: int, rounds: int) -> None:
-    settings = {"SRUSERVE_STORE": f"redis://127.0.0.1:{port}/0", "SRUSERVE_STATE_KEYS": "7" * 64}
-    with sruserve("sruserve", [model], settings) as server, redis.Redis(port=port) as database:
+def _measure(
+    report: Report, model: Path, settings: dict[str, str], streams: int, rounds: int
+) -> None:
+    with (
+        sruserve("sruserve", [model], settings) as server,
+        redis.Redis.from_url(settings["SRUSERVE_STORE"]) as database,
+    ):
         database.flushall()
         token = asyncio.run(_token(server.port, model))
         report.check(f"{model.name}: characters of a state token", len(token), "")

@@ -80,12 +80,12 @@ def local_settings(
         if name not in servers_limits and not os.environ.get(variable_name(name))
     }
     keys = state_keys if state_keys is None or isinstance(state_keys, str) else ",".join(state_keys)
-    given = {"device": device, "dtype": dtype, "state_keys": keys}
-    values |= {name: value for name, value in given.items() if value is not None}
+    parameters = {"device": device, "dtype": dtype, "state_keys": keys}
+    values |= {name: value for name, value in parameters.items() if value is not None}
     try:
         settings = load_settings(**values)
     except SettingsError as error:
-        param = next((n for n in given if str(error).startswith(variable_name(n))), None)
+        param = next((n for n in parameters if str(error).startswith(variable_name(n))), None)
         raise InvalidRequest(str(error), param=param) from None
     if VERSION_MARK in folder.name:
         raise InvalidRequest(

@@ -18,23 +18,23 @@ class Asking:
 
     def __init__(self, model: LocalModel) -> None:
         self._model = model
-        self._asked = 0  # groups that may have what others wait for
+        self._running = 0  # groups that may have what others wait for
         self._one_ended = asyncio.Event()
 
     async def answer(self, entries: Sequence[Entry]) -> list[Answer]:
         """See `answers.answer`."""
         alone = False
         while True:
-            ended, self._asked = True, self._asked + 1
+            ended, self._running = True, self._running + 1
             try:
                 return await answer(self._model, entries)
             except Overloaded:
-                again, alone = alone, self._asked == 1
+                again, alone = alone, self._running == 1
                 if again and alone:
                     raise
                 ended = False
             finally:
-                self._asked -= 1
+                self._running -= 1
                 if ended:
                     self._one_ended.set()
                     self._one_ended = asyncio.Event()

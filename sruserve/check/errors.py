@@ -45,6 +45,8 @@ class Refused(CheckError):
         hint = ""
         if status in (401, 403):
             hint = "; set SRUSERVE_CHECK_API_KEY to a key of this server"
+        elif status in (413, 422):
+            hint = ". If a text does not fit the model, name a file of texts that do with --inputs"
         super().__init__(f"the server refused {request} with {status}{said}{hint}")
         self.status, self.server_code = status, server_code
 

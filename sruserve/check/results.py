@@ -82,18 +82,18 @@ def compare(expected: Result, got: Result) -> Difference | None:
         (name, expected.parts.get(name, ()), got.parts.get(name, ()))
         for name in dict.fromkeys((*expected.parts, *got.parts))
     ]
-    found = [
+    differences = [
         (f"{name}[{i}]" if max(len(one), len(other)) > 1 else name, i, one, other)
         for name, one, other in pairs
         for i in range(max(len(one), len(other)))
         if not _same(_at(one, i), _at(other, i))
     ]
-    if not found:
+    if not differences:
         return None
-    where, i, one, other = found[0]
+    where, i, one, other = differences[0]
     numbers = [
         (_at(one, i), _at(other, i))
-        for _, i, one, other in found
+        for _, i, one, other in differences
         if _is_number(_at(one, i)) and _is_number(_at(other, i))
     ]
     largest, relative = _largest(numbers)
@@ -102,7 +102,7 @@ def compare(expected: Result, got: Result) -> Difference | None:
         largest,
         relative,
         all(isinstance(one, float) or isinstance(other, float) for one, other in numbers)
-        and len(numbers) == len(found),
+        and len(numbers) == len(differences),
     )
 
 

@@ -78,7 +78,7 @@ def _decoded(
     advance: Callable[[int], None],
 ) -> list[BlockDecoder]:
     """Decode blocks side by side. length: their bytes in the file, of which `advance` is told."""
-    stated, told = sum(block.size for block in blocks), 0
+    stated, reported = sum(block.size for block in blocks), 0
     decoders = [BlockDecoder(block, alphabet) for block in blocks]
     lanes, running = predictor.begin(len(blocks)), dict(enumerate(decoders))
     step = 0
@@ -91,7 +91,7 @@ def _decoded(
         step += 1
         if step % _STEPS == 0:
             done = length * sum(each.decoded for each in decoders) // stated
-            advance(done - told)
-            told = done
-    advance(length - told)
+            advance(done - reported)
+            reported = done
+    advance(length - reported)
     return decoders

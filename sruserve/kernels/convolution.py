@@ -55,11 +55,11 @@ def endings(windows: Windows, filling: Tensor | None, device: torch.device) -> t
 
     filling: see `reference_convolution`.
     """
-    found = []
+    result = []
     for taps in range(windows.longest):
         first, fewest, most = windows.first(taps), windows.fewest(taps), windows.most(taps)
         if bool((most >= fewest.clamp(min=1)).any()):
-            found.append(
+            result.append(
                 Ending(
                     taps,
                     first,
@@ -68,7 +68,7 @@ def endings(windows: Windows, filling: Tensor | None, device: torch.device) -> t
                     None if filling is None else filling[taps, first:].to(device),
                 )
             )
-    return tuple(found)
+    return tuple(result)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

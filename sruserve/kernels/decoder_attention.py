@@ -34,7 +34,7 @@ def cpu_decoder_attention(
     queries, width = q.shape
     index, own, additive = rows.index, rows.own, attention.additive
     columns = rows.tables[0].shape[1] if rows.tables else width
-    most = 0 if index is None else index.shape[1]
+    width_of_index = 0 if index is None else index.shape[1]
     if not (
         width == attention.width > 0
         and width % attention.heads == 0
@@ -75,7 +75,7 @@ def cpu_decoder_attention(
             columns,
             attention.keys,
             attention.values,
-            most,
+            width_of_index,
             0 if shares is None else shares.shape[1],
             torch.get_num_threads(),
             attention.scale,

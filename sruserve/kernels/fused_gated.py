@@ -81,9 +81,9 @@ class FusedGatedLayer:
             **({"proj_size": first[1].shape[1]} if projected else {}),
             **options,
         ).to_empty(device=device)
-        given = [tensor for direction in tensors for tensor in direction]
+        weights = [tensor for direction in tensors for tensor in direction]
         with torch.no_grad():
-            for parameter, tensor in zip(module.parameters(), given, strict=True):
+            for parameter, tensor in zip(module.parameters(), weights, strict=True):
                 parameter.copy_(tensor)
         flatten_weights(module.requires_grad_(False).eval())
         if device.type == "cuda":

@@ -64,9 +64,9 @@ def _attention(device: torch.device, dtype: torch.dtype) -> tuple[Results, Resul
         h = run(q, keys_values, residual, batch, attention, memory)
         few = len(_LENGTHS)
         each = replace(batch, offsets=torch.arange(few + 1).to(place), source=batch.target)
-        given = (q[:few], keys_values[:few], residual[:few], each, attention, memory[:few])
+        arguments = (q[:few], keys_values[:few], residual[:few], each, attention, memory[:few])
         options = {"one_step": True} if run is attend else {}
-        step = run(*given, **options)  # type: ignore[arg-type]
+        step = run(*arguments, **options)  # type: ignore[arg-type]
         outcomes.append(
             {"outputs of attention": h, "steps of attention": step, "rings": batch.states}
         )

@@ -80,7 +80,7 @@ ROUTES: tuple[Route[Any], ...] = (
     *docs.ROUTES,
     *kserve.ROUTES,
 )
-OpenStreams = Callable[[Settings, Tenants, Callable[[], float]], Streams]
+MakeStreams = Callable[[Settings, Tenants, Callable[[], float]], Streams]
 
 
 class Application:
@@ -91,14 +91,14 @@ class Application:
         settings: Settings,
         pulse: Pulse | None = None,
         clocks: Clocks = SYSTEM_CLOCKS,
-        open_streams: OpenStreams = create_streams,
+        make_streams: MakeStreams = create_streams,
         certificates: Certificates | None = None,
     ) -> None:
         self.settings = settings
         self.certificates = certificates or read_certificates(settings)
         if self.certificates is not None:
             self.certificates.report_to(certificate_expiry)
-        self._pulse, self._clocks, self._open_streams = pulse, clocks, open_streams
+        self._pulse, self._clocks, self._make_streams = pulse, clocks, make_streams
         self.lifecycle = Lifecycle(settings, clocks)
         self.metrics, self._freed_memory = MetricsPage(), FreedMemory()
         self._documentation = docs.Documentation(partial(create_document, ROUTES))
@@ -210,7 +210,7 @@ class Application:
             *responses_api.mount(tasks.complete, tenants, settings.sse_ping_seconds),
         ]
         self._hot = {route.path: endpoint for route, endpoint in hot}
-        self.streams = self._open_streams(settings, tenants, self._clocks.monotonic)
+        self.streams = self._make_streams(settings, tenants, self._clocks.monotonic)
         self.lifecycle.repository.on_end.extend((self.streams.end, self.constraints.end))
         by_task = {endpoint.task: endpoint for _, endpoint in endpoints}
         context = Context(self.streams, catalogue, tenants, limits, tasks, by_task)
@@ -222,14 +222,14 @@ class Application:
             *kserve.mount(tenants, inference, limits),
             *management.mount(self.lifecycle, self.metrics),
         ]
-        pages: list[Mounted] = [
+        slow: list[Mounted] = [
             *websocket.mount(tenants),
-            *management.mount_pages(self.lifecycle),
+            *management.mount_slow(self.lifecycle),
             *index.mount(self._index),
             *docs.mount(self._documentation),
         ]
         document = partial(create_document, ROUTES)
-        self.router = Router(fast, self.lifecycle.answering, pages, document)
+        self.router = Router(fast, self.lifecycle.answering, slow, document)
         self.router.fallbacks[kserve.PREFIX] = UnknownRouteEndpoint(tenants, self.router.explain)
         self._sockets = WebSocketEndpoint(
             SessionEndpoint(catalogue, tenants, tasks),

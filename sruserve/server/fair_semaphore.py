@@ -22,9 +22,7 @@ class FairSemaphore:
 
     async def acquire(self, owner: Hashable) -> None:
         """Wait for a place. A waiter that is cancelled takes none."""
-        if self._free and (owner is None or self._used.get(owner, 0) < self._share):
-            self._free -= 1
-            self._used[owner] += 1
+        if self.acquire_now(owner):
             return
         place: Future[None] = get_running_loop().create_future()
         turn = place if owner is None else owner
@@ -39,6 +37,14 @@ class FairSemaphore:
                 if not self._waiting[turn]:
                     del self._waiting[turn]
             raise
+
+    def acquire_now(self, owner: Hashable) -> bool:
+        """Take a place if one is free for this owner; returns whether it did."""
+        if not self._free or (owner is not None and self._used.get(owner, 0) >= self._share):
+            return False
+        self._free -= 1
+        self._used[owner] += 1
+        return True
 
     def release(self, owner: Hashable) -> None:
         """Release a place of an owner, and grant the free places to the next waiters."""

@@ -24,10 +24,10 @@ def resident_bytes() -> int:
 def _malloc_trim() -> Callable[[int], int] | None:
     """glibc's function; None: the process has another allocator."""
     try:
-        found: Callable[[int], int] = ctypes.CDLL(None).malloc_trim
+        trim: Callable[[int], int] = ctypes.CDLL(None).malloc_trim
     except (AttributeError, OSError, TypeError):
         return None
-    return found
+    return trim
 
 
 class FreedMemory:

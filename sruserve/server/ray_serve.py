@@ -53,10 +53,10 @@ def create_replica() -> Application:
     settings = load_settings()
     set_up_own_logging(settings.log_level, settings.log_format)
     cpus = ray.get_runtime_context().get_assigned_resources().get("CPU", 1)
-    return Application(replica_settings(settings, cpus), open_streams=_open_streams)
+    return Application(replica_settings(settings, cpus), make_streams=_make_streams)
 
 
-def _open_streams(settings: Settings, tenants: Tenants, monotonic: Callable[[], float]) -> Streams:
+def _make_streams(settings: Settings, tenants: Tenants, monotonic: Callable[[], float]) -> Streams:
     """Hold streams in Redis or, as with several workers, not at all."""
     shared = settings.model_copy(update={"workers": max(2, settings.workers)})
     return create_streams(shared, tenants, monotonic)

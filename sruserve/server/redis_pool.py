@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import Any, cast
 from urllib.parse import parse_qs, urlsplit
 
-from redis.asyncio import BlockingConnectionPool
+from redis.asyncio import ConnectionPool
 from redis.asyncio.connection import parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
@@ -21,6 +21,22 @@ with suppress(ImportError):  # an older client library reads its version once by
 CONNECTIONS, UPKEEP_CONNECTIONS = 48, 16
 _DATABASE = re.compile(r"[0-9]{1,9}")
 _ADDRESS = "redis://:PASSWORD@HOST:6379/0, or rediss:// for TLS"
+
+
+class _Pool(ConnectionPool):
+    """The client library's pool without its locks and statistics.
+
+    Its own lets a command wait for a connection: `RedisClient` has a place for each.
+    """
+
+    async def get_connection(self, *_: Any, **__: Any) -> Any:
+        connection: Any = self.get_available_connection()  # type: ignore[no-untyped-call]
+        try:
+            await self.ensure_connection(connection)
+        except BaseException:
+            await self.release(connection)
+            raise
+        return connection
 
 
 def redis_pool(url: str, reply_seconds: float | None = None) -> Any:
@@ -45,9 +61,8 @@ def redis_pool(url: str, reply_seconds: float | None = None) -> Any:
             raise ValueError(f"takes no option {name!r}, only `db`, and `ssl_…` with rediss://")
     retry, closed = Retry(NoBackoff(), 1), cast(Any, RuntimeError)
     retry.update_supported_errors([closed])  # uvloop's, if a connection closes during a write
-    pool: Any = BlockingConnectionPool(
+    pool: Any = _Pool(
         max_connections=CONNECTIONS + UPKEEP_CONNECTIONS + 1,  # one for `memory`
-        timeout=None,
         socket_timeout=reply_seconds,
         socket_connect_timeout=reply_seconds,
         retry=retry,

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from sruserve.check.address import Address
-from sruserve.check.errors import CheckError, NoAnswer
+from sruserve.check.errors import CheckError, NoAnswer, Refused
 from sruserve.check.transport import Access, Transport, _wait_seconds
 from tests.check.fakes import TensorServer, running
 from tests.check.hostile import answering, is_silent
@@ -84,3 +84,8 @@ def test_an_address_has_host_port_and_the_path_before_the_protocol(
 def test_an_address_with_other_characters_is_refused(url: str) -> None:
     with pytest.raises(CheckError):
         Transport(Address.parse(url), Access(timeout_seconds=1), 1).get("/")
+
+
+@pytest.mark.parametrize("status", [413, 422])
+def test_a_refused_text_leads_to_the_option_for_others(status: int) -> None:
+    assert "--inputs" in str(Refused(status, "the text is too long", "POST /v1/translate"))

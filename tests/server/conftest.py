@@ -29,7 +29,7 @@ from sruserve.server.tasks.caller import Caller
 from tests.server.declared_errors import undeclared_errors
 from tests.server.hand_clock import HandClock
 from tests.server.held_steps import Steps
-from tests.server.streams.redis.patience import PATIENT
+from tests.server.streams.redis.generous_timing import GENEROUS
 from tests.support import save_random_model
 
 LABELS = ("description", "entity", "abbreviation", "human", "location", "number")
@@ -88,7 +88,7 @@ def serve(folders: Path) -> Serve:
     def run(
         *names: str,
         clock: HandClock | None = None,
-        timing: RedisTiming = PATIENT,
+        timing: RedisTiming = GENEROUS,
         grpc_connections: int | None = None,
         **settings: Any,
     ) -> Iterator[tuple[httpx.Client, Application]]:
@@ -100,7 +100,7 @@ def serve(folders: Path) -> Serve:
         } | settings
         clocks = SYSTEM_CLOCKS if clock is None else clock.clocks
         streams = partial(create_streams, timing=timing)
-        application = Application(load_settings(**settings), clocks=clocks, open_streams=streams)
+        application = Application(load_settings(**settings), clocks=clocks, make_streams=streams)
         application.metrics.seconds = 0.0  # tests read what they have just done
         application.constraints.timeout_seconds = 60.0  # on a busy machine
         application.constraints.stall_seconds = 60.0

@@ -117,12 +117,12 @@ def test_of_a_client_that_reads_nothing_the_last_states_wait_only(max_waiting: i
     async def taken() -> list[tuple[int, Generated]]:
         done = asyncio.get_running_loop().create_future()
         room = Room(Budget(100, Overloaded).hold(), free=100, numbers_per_token=1, limit=100)
-        outbox = ChunkBuffer(done, max_waiting, room)
+        buffer = ChunkBuffer(done, max_waiting, room)
         for number in range(10):
             for index in range(2):
                 text = f"{number}"
-                outbox.put(index, Generated(text, [], state=STATE if number % 2 else None))
-        return await outbox.take(1)
+                buffer.put(index, Generated(text, [], state=STATE if number % 2 else None))
+        return await buffer.take(1)
 
     pieces = asyncio.run(taken())
     for index in range(2):

@@ -48,7 +48,7 @@ def running(
         yield running
 
 
-class Decoding:
+class DecodeGate:
     """Streams that decode, and forecasts, wait until `go_on` is set. waits: one does."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,8 +79,8 @@ class Decoding:
 
 
 @pytest.fixture
-def decoding(running: Running, monkeypatch: pytest.MonkeyPatch) -> Iterator[Decoding]:
-    gate = Decoding(monkeypatch)
+def decoding(running: Running, monkeypatch: pytest.MonkeyPatch) -> Iterator[DecodeGate]:
+    gate = DecodeGate(monkeypatch)
     gc.collect()
     tracemalloc.start()
     try:
@@ -132,7 +132,9 @@ def send(running: Running, route: str, body: dict[str, Any], spaces: int = 0) ->
 
 
 @pytest.mark.parametrize("route", ROUTES)
-def test_a_body_is_let_go_when_it_is_read(running: Running, decoding: Decoding, route: str) -> None:
+def test_a_body_is_let_go_when_it_is_read(
+    running: Running, decoding: DecodeGate, route: str
+) -> None:
     with complete(running, route, {}, SIZE):
         decoding.check()
 
@@ -140,7 +142,7 @@ def test_a_body_is_let_go_when_it_is_read(running: Running, decoding: Decoding, 
 @pytest.mark.parametrize("fields", LONG_FIELDS, ids=["text", "ids", "word", "allowed"])
 @pytest.mark.parametrize("route", ROUTES)
 def test_a_long_field_is_let_go_when_its_job_is_queued(
-    running: Running, decoding: Decoding, route: str, fields: dict[str, Any]
+    running: Running, decoding: DecodeGate, route: str, fields: dict[str, Any]
 ) -> None:
     with complete(running, route, fields):
         decoding.check()
@@ -148,7 +150,7 @@ def test_a_long_field_is_let_go_when_its_job_is_queued(
 
 @pytest.mark.parametrize("route", ["/v1/regress", "/v1/streams", "/v1/stream"])
 def test_the_features_of_a_forecast_are_let_go(
-    running: Running, decoding: Decoding, route: str
+    running: Running, decoding: DecodeGate, route: str
 ) -> None:
     body = {"model": "forecaster", "features": [[0.5] * WIDTH] * STEPS, "steps_ahead": 1}
     with send(running, route, body):
@@ -159,7 +161,7 @@ def test_the_features_of_a_forecast_are_let_go(
 @pytest.mark.parametrize("binary", [False, True], ids=["JSON", "binary"])
 @pytest.mark.parametrize("sequence", [False, True], ids=["alone", "sequence"])
 def test_the_features_of_a_forecast_through_tensors_are_let_go(
-    running: Running, decoding: Decoding, binary: bool, sequence: bool
+    running: Running, decoding: DecodeGate, binary: bool, sequence: bool
 ) -> None:
     tensor = triton.InferInput("features", [STEPS, WIDTH], "FP32")
     tensor.set_data_from_numpy(np.full((STEPS, WIDTH), 0.5, np.float32), binary_data=binary)
@@ -178,7 +180,7 @@ def test_the_features_of_a_forecast_through_tensors_are_let_go(
 
 @pytest.mark.parametrize("field", ["user", "metadata", "service_tier", "safety_identifier"])
 def test_a_field_that_is_ignored_is_let_go(
-    running: Running, decoding: Decoding, field: str
+    running: Running, decoding: DecodeGate, field: str
 ) -> None:
     with complete(running, "events", {field: ["x" * SIZE]}):
         decoding.check()
@@ -195,7 +197,7 @@ RESPONSES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "events"])
 @pytest.mark.parametrize("name", RESPONSES)
 def test_the_input_of_a_response_is_let_go(
-    running: Running, decoding: Decoding, name: str, stream: bool
+    running: Running, decoding: DecodeGate, name: str, stream: bool
 ) -> None:
     body = {"model": "characters", "input": "a", "max_output_tokens": 1000, "stream": stream}
     with send(running, "/v1/responses", body | RESPONSES[name]):
@@ -212,7 +214,7 @@ PARAMETERS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("parameters", PARAMETERS, ids=["text", "parameter", "sequence"])
 def test_the_tensors_of_an_inference_are_let_go(
-    running: Running, decoding: Decoding, parameters: dict[str, Any]
+    running: Running, decoding: DecodeGate, parameters: dict[str, Any]
 ) -> None:
     tensor = {"name": "text_input", "datatype": "BYTES", "shape": [1, 1], "data": ["x" * SIZE]}
     body = {"inputs": [tensor], "parameters": {"max_tokens": 1000} | parameters}
@@ -224,7 +226,7 @@ def test_the_tensors_of_an_inference_are_let_go(
         decoding.check()
 
 
-def test_the_message_of_a_call_is_let_go(running: Running, decoding: Decoding) -> None:
+def test_the_message_of_a_call_is_let_go(running: Running, decoding: DecodeGate) -> None:
     request = proto.ModelInferRequest(model_name="words")
     request.inputs.add(name="text_input", datatype="BYTES", shape=[1, 1])
     request.inputs[0].contents.bytes_contents.append(b"x" * SIZE)
@@ -232,7 +234,7 @@ def test_the_message_of_a_call_is_let_go(running: Running, decoding: Decoding) -
     check_call(running, decoding, request)
 
 
-def test_the_message_of_a_forecast_is_let_go(running: Running, decoding: Decoding) -> None:
+def test_the_message_of_a_forecast_is_let_go(running: Running, decoding: DecodeGate) -> None:
     request = proto.ModelInferRequest(model_name="forecaster")
     request.inputs.add(name="features", datatype="FP32", shape=[STEPS, WIDTH])
     request.raw_input_contents.append(bytes(4 * STEPS * WIDTH))
@@ -240,7 +242,7 @@ def test_the_message_of_a_forecast_is_let_go(running: Running, decoding: Decodin
     check_call(running, decoding, request)
 
 
-def check_call(running: Running, decoding: Decoding, request: Any) -> None:
+def check_call(running: Running, decoding: DecodeGate, request: Any) -> None:
     data = message(request.SerializeToString())
     request.Clear()
     assert running[1].grpc is not None

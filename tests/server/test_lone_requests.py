@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from sruserve.server.engine.model_runner import ModelRunner
+from sruserve.model.network import Network
 from tests.server.conftest import TEXT, Serve
 
 
@@ -22,18 +22,18 @@ def client(serve: Serve) -> Iterator[httpx.Client]:
 def threads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the threads of all steps."""
     names: list[str] = []
-    step = ModelRunner.step
+    hidden = Network.hidden
 
     def see(*arguments: Any) -> Any:
         names.append(threading.current_thread().name)
-        return step(*arguments)
+        return hidden(*arguments)
 
-    monkeypatch.setattr(ModelRunner, "step", see)
+    monkeypatch.setattr(Network, "hidden", see)
     return names
 
 
-def classify(client: httpx.Client) -> None:
-    reply = client.post("/v1/classify", json={"input": TEXT, "return_state": True})
+def classify(client: httpx.Client, *, return_state: bool = True) -> None:
+    reply = client.post("/v1/classify", json={"input": TEXT, "return_state": return_state})
     assert reply.status_code == 200
 
 
@@ -43,6 +43,14 @@ def test_a_lone_request_needs_no_other_thread(client: httpx.Client, threads: lis
     here = [name for name in threads if not name.startswith("engine")]
     assert here, "not one of them found the engine's thread waiting"
     assert {name.partition(":")[0] for name in here} == {"http"}, "the event loop's"
+
+
+def test_without_a_state_the_engines_thread_answers(
+    client: httpx.Client, threads: list[str]
+) -> None:
+    for _ in range(5):
+        classify(client, return_state=False)
+    assert threads == ["engine question"] * 5
 
 
 def test_beside_another_request_the_engines_thread_answers(

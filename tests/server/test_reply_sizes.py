@@ -193,15 +193,15 @@ def test_a_stream_whose_client_takes_nothing_ends_with_an_error_and_gives_its_ro
         budget = Budget(100, Overloaded)
         done = asyncio.get_running_loop().create_future()
         hold = budget.hold(10)
-        outbox = ChunkBuffer(done, 1, Room(hold, free=10, numbers_per_token=2, limit=50))
+        buffer = ChunkBuffer(done, 1, Room(hold, free=10, numbers_per_token=2, limit=50))
         piece = Generated("abc", [1, 2, 3])
         for _ in range(8):
-            outbox.put(0, piece)
+            buffer.put(0, piece)
         assert budget.used == 48
-        assert len(await outbox.take(1)) == 8
-        outbox.put(0, piece)  # what was taken is being sent, and still counts
+        assert len(await buffer.take(1)) == 8
+        buffer.put(0, piece)  # what was taken is being sent, and still counts
         with pytest.raises(Overloaded, match="read faster"):
-            await outbox.take(1)
+            await buffer.take(1)
         assert done.cancelled()
         hold.release()
         assert budget.used == 0
@@ -214,14 +214,14 @@ def test_a_client_that_keeps_up_is_not_touched_by_those_who_fill_the_budget() ->
         budget = Budget(100, Overloaded)
         mine = budget.hold(10)
         others = budget.hold(90)
-        outbox = ChunkBuffer(
+        buffer = ChunkBuffer(
             asyncio.get_running_loop().create_future(),
             1,
             Room(mine, free=10, numbers_per_token=1, limit=50),
         )
         for _ in range(20):
-            outbox.put(0, Generated("abc", [1, 2, 3]))
-            assert await outbox.take(1)
+            buffer.put(0, Generated("abc", [1, 2, 3]))
+            assert await buffer.take(1)
         assert budget.used == 100
         others.release()
 

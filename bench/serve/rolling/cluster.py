@@ -24,7 +24,7 @@ from bench.serve.rolling import replica
 NAMES = ("one", "two", "three")
 STATE_KEY = "5" * 64
 _CONFIG = ROOT / "deploy" / "haproxy.cfg"
-_POLL_SECONDS, _PATIENCE_SECONDS = 0.05, 120
+_POLL_SECONDS, _TIMEOUT_SECONDS = 0.05, 120
 PROGRAMS = ("haproxy", "redis-server")
 
 
@@ -48,7 +48,7 @@ class Replica:
         """Send SIGTERM, and return the exit code."""
         assert self._process is not None
         self._process.terminate()
-        self._process.join(_PATIENCE_SECONDS)
+        self._process.join(_TIMEOUT_SECONDS)
         return self._process.exitcode
 
     def kill(self) -> None:
@@ -146,10 +146,10 @@ class Cluster:
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
     """Wait for what becomes true; raises `TimeoutError`."""
-    deadline = time.monotonic() + _PATIENCE_SECONDS
+    deadline = time.monotonic() + _TIMEOUT_SECONDS
     while not condition():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{what}: not within {_PATIENCE_SECONDS} s")
+            raise TimeoutError(f"{what}: not within {_TIMEOUT_SECONDS} s")
         time.sleep(_POLL_SECONDS)
 
 

@@ -46,12 +46,12 @@ def guard_recurrences(graph: Any) -> None:
 
 
 def _guard(graph: Any, names: Any) -> bool:
-    guarded, found = [], False
+    guarded, has_recurrent = [], False
     for node in graph.node:
         for inner in graphs_in(node):
-            found |= _guard(inner, names)
+            has_recurrent |= _guard(inner, names)
         if node.op_type in _RECURRENT and node.input:
-            found, number = True, next(names)
+            has_recurrent, number = True, next(names)
             shape, some, sizes, x = (
                 _named(f"{part}{number}") for part in ("shape", "some", "sizes", "x")
             )
@@ -65,7 +65,7 @@ def _guard(graph: Any, names: Any) -> bool:
         guarded.append(node)
     del graph.node[:]
     graph.node.extend(guarded)
-    return found
+    return has_recurrent
 
 
 def graphs_in(node: Any) -> list[Any]:
@@ -99,8 +99,8 @@ def _find_types(graph: Any, types: dict[str, int]) -> None:
                 _add(types, name, _type_of(node, types))
 
 
-def _add(types: dict[str, int], name: str, found: int) -> None:
-    if types.setdefault(name, found) != found:
+def _add(types: dict[str, int], name: str, kind: int) -> None:
+    if types.setdefault(name, kind) != kind:
         types[name] = _UNKNOWN
 
 

@@ -105,14 +105,14 @@ class GatedConfig(StackConfig):
     def _fused(
         self, layer: int, tensors: Mapping[str, Tensor], layout: StateLayout, builder: Builder
     ) -> FusedGatedLayer:
-        given = [
+        directions = [
             [tensors[name] for name in self._direction_shapes(layer, end)]
             for end in self._suffixes(layer)
         ]
         is_lstm = self.kind is GatedKind.LSTM
         return FusedGatedLayer.of(
             self.kind,
-            given,
+            directions,
             layout.column(f"{layer}.h"),
             layout.column(f"{layer}.c") if is_lstm else 0,
             builder.dtype,

@@ -170,7 +170,7 @@ def in_pieces(
     total = hidden.shape[0]
     if total <= rows:
         result = scores(padded(hidden))
-        return result if len(result) == total else result[:total]
+        return result if result.shape[0] == total else result[:total]
     result = hidden.new_empty(total, outputs, dtype=torch.float32)
     for start in range(0, total, rows):
         piece = hidden[start : start + rows]

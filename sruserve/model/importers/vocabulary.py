@@ -81,13 +81,13 @@ def vocabulary(
 
 def unknown_word(entries: Sequence[str]) -> str:
     """The entry of a reader's unknown words; raises `OptionError` if there is none."""
-    found = next((entry for entry in UNKNOWN_WORDS if entry in entries), None)
-    if found is None:
+    entry_of_unknown = next((entry for entry in UNKNOWN_WORDS if entry in entries), None)
+    if entry_of_unknown is None:
         raise OptionError(
             f"the vocabulary has no entry for unknown words, one of {', '.join(UNKNOWN_WORDS)}; a "
             "reader needs it"
         )
-    return found
+    return entry_of_unknown
 
 
 def check_known_words(files: dict[str, bytes]) -> None:

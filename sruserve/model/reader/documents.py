@@ -81,19 +81,19 @@ class DocumentEncoder:
         if not self._reader.reads_question:
             return [encoded.rows for encoded in alone]
         own = list(range(len(documents)))
-        found: Sequence[Tensor | None] = [None] * len(documents)
+        aligned_words: Sequence[Tensor | None] = [None] * len(documents)
         if self._match is None:
             own = _unshared(documents)
         else:
             lengths = [len(question) for question in questions]
             keys = torch.split(self._matched(torch.cat(list(questions))), lengths)
-            found = [
+            aligned_words = [
                 aligned(encoded.keys, key, question, self._builder)
                 for encoded, key, question in zip(alone, keys, questions, strict=True)
                 if encoded.keys is not None
             ]
         firsts = sorted(set(own))
-        rows = [self._described(documents[i], alone[i].rows, found[i]) for i in firsts]
+        rows = [self._described(documents[i], alone[i].rows, aligned_words[i]) for i in firsts]
         outputs = dict(zip(firsts, self._outputs(rows), strict=True))
         return [outputs[i] for i in own]
 
@@ -133,14 +133,14 @@ class DocumentEncoder:
         outputs = encode(self._encoder, torch.cat(list(rows)), torch.tensor(sizes))
         return torch.split(outputs, sizes)
 
-    def _described(self, document: Tensor, words: Tensor, found: Tensor | None) -> Tensor:
+    def _described(self, document: Tensor, words: Tensor, aligned_words: Tensor | None) -> Tensor:
         """Return the parts of each word of a document, side by side."""
         rows = copy_to_device(document, self._device)
         parts = {"words": words}
         if self._reader.features:
             parts["features"] = self._features(rows)
-        if found is not None:
-            parts["aligned"] = found
+        if aligned_words is not None:
+            parts["aligned"] = aligned_words
         for tag, table in self._tables.items():
             parts[tag] = table.index_select(0, rows[:, COLUMNS.index(tag)].to(torch.int64))
         return torch.cat([parts[part] for part in self._reader.inputs], 1)

@@ -46,7 +46,7 @@ class Document:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def asked(self, ids: Ids, words: Sequence[str], lemmas: Sequence[str]) -> Rows:
+    def with_question(self, ids: Ids, words: Sequence[str], lemmas: Sequence[str]) -> Rows:
         """Return the rows of the document's words, then of a question's, (words, 7).
 
         ids, words: the question's. lemmas: of its words, if the document has lemmas.
@@ -55,8 +55,8 @@ class Document:
         rows[: len(self)] = self._rows
         rows[len(self) :, 0] = ids
         lowered = [word.lower() for word in words]
-        asked = (lowered if self._uncased else words, lowered, lemmas)
-        for column, form, own in zip(IN_QUESTION, self._forms, asked, strict=False):
+        forms = (lowered if self._uncased else words, lowered, lemmas)
+        for column, form, own in zip(IN_QUESTION, self._forms, forms, strict=False):
             rows[: len(self), COLUMNS.index(column)] = form.found_in(own)
         return rows
 
@@ -75,6 +75,6 @@ class _Distinct:
 
     def found_in(self, words: Sequence[str]) -> NDArray[np.bool_]:
         """Return for each word whether it is one of `words`."""
-        found = np.zeros(len(self._numbers), np.bool_)
-        found[[self._numbers[word] for word in words if word in self._numbers]] = True
-        return found[self._of_word]
+        is_there = np.zeros(len(self._numbers), np.bool_)
+        is_there[[self._numbers[word] for word in words if word in self._numbers]] = True
+        return is_there[self._of_word]

@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -196,10 +196,10 @@ class Words:
         ids: dict[str, int] = {}
         for word in dict.fromkeys(words):
             entry = number(word if normalizer is None else normalizer.normalize_str(word))
-            found = unknown if entry is None else entry
-            if found is None:
+            number_of_word = unknown if entry is None else entry
+            if number_of_word is None:
                 raise _unknown(word)
-            ids[word] = found
+            ids[word] = number_of_word
         return np.array([ids[word] for word in words], np.int64)
 
     def parts(self, text: str, max_characters: int) -> list[str]:
@@ -245,7 +245,7 @@ class Words:
         """Return the ids of each piece of text without white space."""
         known = list(map(self._ids.get, pieces))
         if all(known):  # faster than a search for None; few pieces have no ids
-            return cast("list[bytes]", known)
+            return known  # type: ignore[return-value]
         new, pairs = self._ids_of_new, zip(pieces, known, strict=True)
         return [new(piece) if ids is None else ids for piece, ids in pairs]
 

@@ -86,7 +86,7 @@ def _forced(translator: Translator, pairs: Sequence[Pair]) -> list[dict[str, Ten
     cache = torch.zeros(len(pairs) * steps, translator.cache_width)
     slots = torch.arange(len(pairs) * steps, dtype=torch.int32).view(len(pairs), steps)
     states = memory.states.clone()
-    found: list[dict[str, list[Tensor]]] = [{"log_probs": [], "attention": []} for _ in pairs]
+    outputs: list[dict[str, list[Tensor]]] = [{"log_probs": [], "attention": []} for _ in pairs]
     for step in range(steps):
         running = torch.tensor([i for i, pair in enumerate(pairs) if step < len(pair.target)])
         result = translator.step(
@@ -103,9 +103,9 @@ def _forced(translator: Translator, pairs: Sequence[Pair]) -> list[dict[str, Ten
         cache[slots[running, step].long()] = result.cache
         assert result.attention is not None
         for row, pair in enumerate(running.tolist()):
-            found[pair]["log_probs"].append(result.log_probs[row])
-            found[pair]["attention"].append(result.attention[row])
-    return [{name: torch.stack(rows) for name, rows in one.items()} for one in found]
+            outputs[pair]["log_probs"].append(result.log_probs[row])
+            outputs[pair]["attention"].append(result.attention[row])
+    return [{name: torch.stack(rows) for name, rows in one.items()} for one in outputs]
 
 
 def _check(translator: Translator, pairs: Sequence[Pair]) -> None:

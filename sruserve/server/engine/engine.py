@@ -259,7 +259,7 @@ class Engine(JobEngine):
         try:
             self._admission_queue.admit(job)
             with torch.inference_mode():
-                self._take_turn(partial(self._answer_and_step, [job]), job.loop)
+                self._take_turn(partial(self._accept_and_step, job), job.loop)
         finally:
             self._return_turn()
         return True
@@ -281,20 +281,16 @@ class Engine(JobEngine):
         self._admission_queue.return_turn()
 
     def _is_short(self, job: Job) -> bool:
-        """Whether a job takes one step, and that less time than to wake two threads.
-
-        Only of streams: without a state the thread is as quick on an idle machine, or quicker.
-        """
+        """Whether a job takes one step, and that less time than to wake two threads."""
         return (
-            job.state_output is not StateOutput.NONE
-            and job.kind in _SHORT_KINDS
+            job.kind in _SHORT_KINDS
             and self._device.type == "cpu"
             and self._threads.is_small(job.steps)
             and self._scheduler.input_seconds(job.steps) < _SHORT_SECONDS
         )
 
-    def _answer_and_step(self, messages: Sequence[Job | CachedState]) -> None:
-        self._answer(messages)
+    def _accept_and_step(self, job: Job) -> None:
+        self._scheduler.accept([job])
         self._step()
 
     def _answer(self, messages: Sequence[Job | CachedState]) -> None:

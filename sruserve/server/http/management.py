@@ -111,7 +111,7 @@ def mount(lifecycle: Lifecycle, metrics: MetricsPage) -> list[Mounted]:
     return [*probes, (METRICS, answer_metrics)]
 
 
-def mount_pages(lifecycle: Lifecycle) -> list[Mounted]:
+def mount_slow(lifecycle: Lifecycle) -> list[Mounted]:
     """The handlers of the other routes."""
     return [
         (page, answering_errors(partial(page.handler, lifecycle), page.path)) for page in _PAGES

@@ -9,8 +9,8 @@ from sruserve.server.errors import MethodNotAllowed, RouteNotFound, ServeError
 from sruserve.server.http.call import HttpCall, Message, Receive, Send
 from sruserve.server.http.observed import refuse
 from sruserve.server.http.openapi_parts import Json
-from sruserve.server.http.pages import create_pages
 from sruserve.server.http.routes import Handler, Mounted, Route
+from sruserve.server.http.slow_routes import create_slow_routes
 
 _MAX_PATH_CHARACTERS = 200  # of a path in an error message
 _PARAMETER = re.compile(r"\{\w+\}")
@@ -19,15 +19,15 @@ _PARAMETER = re.compile(r"\{\w+\}")
 class _Path(NamedTuple):
     """The handlers of one path by method. values: the match's groups with its parameters."""
 
-    handlers: dict[str, Handler | None]  # None: a route of `pages`
+    handlers: dict[str, Handler | None]  # None: a route of `slow`
     values: slice
 
 
 class Router:
-    """An ASGI application of the fast routes; `pages` answers all others.
+    """An ASGI application of the fast routes; `slow` answers all others.
 
     answering: a context that counts a request while it is answered.
-    pages: also answers requests without a route, with the error of `explain`.
+    slow: also answers requests without a route, with the error of `explain`.
     document: creates the OpenAPI document of the whole server.
     fallbacks: handlers of requests without a route, by the prefix of their path.
     """
@@ -36,13 +36,13 @@ class Router:
         self,
         mounted: Iterable[Mounted],
         answering: AbstractContextManager[None],
-        pages: Iterable[Mounted] = (),
+        slow: Iterable[Mounted] = (),
         document: Callable[[], Json] = dict,
     ) -> None:
-        pages = tuple(pages)
-        self.pages = create_pages(pages, document, self.explain)
+        slow = tuple(slow)
+        self.slow = create_slow_routes(slow, document, self.explain)
         entries: list[tuple[Route[Any], Handler | None]] = [*mounted]
-        entries += [(route, None) for route, _ in pages]
+        entries += [(route, None) for route, _ in slow]
         self.routes = tuple(route for route, _ in entries)
         self._answering = answering
         self.fallbacks: dict[str, Handler] = {}
@@ -82,7 +82,7 @@ class Router:
             await refuse(call, self.explain(call))
             return
         with self._answering:
-            await self.pages(scope, receive, send)
+            await self.slow(scope, receive, send)
 
     def explain(self, call: HttpCall) -> ServeError:
         """The error of a request without a route."""

@@ -28,7 +28,7 @@ from sruserve.server.kserve.tasks import TensorTask
 from sruserve.server.lifecycle import Lifecycle
 from sruserve.server.offload import offload
 from sruserve.server.repository.served import Served
-from sruserve.server.repository.served_model import with_states
+from sruserve.server.repository.served_model import ServedModel, with_states
 from sruserve.server.streams.service import Streams
 from sruserve.server.streams.step_view import StreamView
 from sruserve.server.tasks.caller import Caller
@@ -76,7 +76,8 @@ class Inference:
         timing: Timing,
     ) -> InferResponse:
         task = task_of(served, self._tasks)
-        options = read_parameters(request.parameters, task.options)
+        has_states = isinstance(served, ServedModel)
+        options = read_parameters(request.parameters, task.options, has_states=has_states)
         model = None if options.sequence is None else with_states(served)
         if model is not None:  # before the fields, whose refusals do not speak of sequences
             model.check_streams("sequence_id")

@@ -17,7 +17,7 @@ STATE_FIELDS = {
     "sru_preset": "preset",
     "sru_return_state": "return_state",
 }
-_OURS = (*STATE_FIELDS, "sru_step", "sequence_id", "sequence_start", "sequence_end", "priority")
+_OF_STATES = (*STATE_FIELDS, "sru_step", "sequence_id", "sequence_start", "sequence_end")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +44,13 @@ class RequestOptions:
     sequence: Sequence | None
 
 
-def read_parameters(parameters: Parameters, options: Collection[str]) -> RequestOptions:
+def read_parameters(
+    parameters: Parameters, options: Collection[str], *, has_states: bool
+) -> RequestOptions:
     """Read the options; raises `InvalidRequest`.
 
     options: fields of the model's task that parameters with the same names set.
+    has_states: whether the model has states that a request can begin from.
     """
     fields: dict[str, Any] = {}
     for name, value in parameters.items():
@@ -59,8 +62,9 @@ def read_parameters(parameters: Parameters, options: Collection[str]) -> Request
             fields["priority"] = _priority(value)
         elif name == "timeout":
             fields["timeout_ms"] = _milliseconds(value)
-        elif name not in (*_OURS, "binary_data_output") and not name.startswith("triton_"):
-            known = ", ".join((*_OURS, "timeout", *options))
+        elif name not in (*_OF_STATES, "binary_data_output") and not name.startswith("triton_"):
+            of_states = _OF_STATES if has_states else ()
+            known = ", ".join((*of_states, "priority", "timeout", *options))
             raise InvalidRequest(f"unknown parameter '{name[:100]}'; use one of: {known}")
     return RequestOptions(fields, read_sequence(parameters))
 

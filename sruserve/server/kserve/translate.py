@@ -49,15 +49,15 @@ class Translate(TensorTask):
             return await offload(results.large, self._tensors, served, results), None
 
     def _tensors(self, served: ServedTranslator, results: Results) -> list[Tensor]:
-        found = [self._task.describe(served, item, each) for item, each in results.results]
-        shape = (len(found), 1) if self.signature.max_batch_size else (1,)
+        described = [self._task.describe(served, item, each) for item, each in results.results]
+        shape = (len(described), 1) if self.signature.max_batch_size else (1,)
         if self._writes:
-            written = text_tensor("text_output", shape, [each["text"] for each in found])
+            written = text_tensor("text_output", shape, [each["text"] for each in described])
         else:
-            ids = found[0]["token_ids"]
+            ids = described[0]["token_ids"]
             written = number_tensor("output_ids", "INT64", (len(ids),), ids)
         return [
             written,
-            text_tensor("finish_reason", shape, [each["finish_reason"] for each in found]),
-            number_tensor("score", "FP64", shape, [each["score"] for each in found]),
+            text_tensor("finish_reason", shape, [each["finish_reason"] for each in described]),
+            number_tensor("score", "FP64", shape, [each["score"] for each in described]),
         ]

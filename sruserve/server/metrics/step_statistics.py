@@ -1,5 +1,6 @@
 """Counts and durations of steps by their size, for KServe's statistics."""
 
+from collections import defaultdict
 from dataclasses import dataclass
 
 
@@ -23,11 +24,11 @@ class StepStatistics:
 
     def __init__(self) -> None:
         self.queue = DurationStat()
-        self._by_size: dict[int, DurationStat] = {}
+        self._by_size: defaultdict[int, DurationStat] = defaultdict(DurationStat)
 
     def step(self, sequences: int, seconds: float) -> None:
         size = 1 << (sequences - 1).bit_length()
-        self._by_size.setdefault(size, DurationStat()).add(seconds)
+        self._by_size[size].add(seconds)
 
     def read(self) -> tuple[DurationStat, dict[int, DurationStat]]:
         """The waits for a first step, and the steps by the largest size of their group."""

@@ -155,7 +155,7 @@ class Catalogue(Mapping[str, Served]):
                 owner = None if token is None else self._owner(token)
                 if owner is not None and owner.name in fitting:
                     return owner
-        return self._by_id[self._defaults.choose(fitting, in_words(tasks))]
+        return self._by_id[self._defaults.choose(fitting, tasks)]
 
     def _wrong_task(self, name: str, tasks: Sequence[str]) -> WrongTask:
         return WrongTask(
@@ -234,7 +234,7 @@ class Catalogue(Mapping[str, Served]):
 
     def fitting(self, *tasks: str) -> list[str]:
         """The names of the models for the tasks."""
-        return [name for name, served in self.items() if served.task in tasks]
+        return [name for name in self._models if self._by_id[name].task in tasks]
 
     def streaming(self) -> list[str]:
         """The names of the models that can continue from a state."""

@@ -30,22 +30,25 @@ class DefaultModels:
                     "at most one model for each task"
                 )
 
-    def choose(self, fitting: Sequence[str], needed: str) -> str:
+    def choose(self, fitting: Sequence[str], tasks: Sequence[str]) -> str:
         """Return the only name, or else the default one; raises `InvalidRequest`.
 
         fitting: the names of the models that do the task.
-        needed: the tasks in words.
+        tasks: those of the request.
         """
-        if not fitting:
-            raise InvalidRequest(f"none of the served models is for {needed}", param="model")
         if len(fitting) == 1:
             return fitting[0]
+        if not fitting:
+            raise InvalidRequest(
+                f"none of the served models is for {in_words(tasks)}", param="model"
+            )
         defaults = [name for name in fitting if name in self._names]
         if len(defaults) == 1:
             return defaults[0]
         named = (
             f"names several of them: {', '.join(defaults)}" if defaults else "names none of them"
         )
+        needed = in_words(tasks)
         raise InvalidRequest(
             f"'model' is missing, and {len(fitting)} of the served models are for {needed}: choose "
             f"among {', '.join(fitting)} ({SETTING} {named})",

@@ -123,14 +123,14 @@ def prepare_gpu(
     other, it returns the CPU, too.
     """
     paths = [path for path in paths if not is_translator(path)]  # they compute on the CPU
-    given, configs = paths, {path.name: read_any_config(path) for path in paths}
+    candidates, configs = paths, {path.name: read_any_config(path) for path in paths}
     paths = [
         path
-        for path in given
+        for path in candidates
         if preferred_device(configs[path.name], dtypes[path.name], settings.device, device)
         == device
     ]
-    if given and not paths:
+    if candidates and not paths:
         log.warning("the GPU is not used: none has been measured to be faster at these layers")
         return torch.device("cpu")
     configs = {path.name: configs[path.name] for path in paths}
@@ -204,11 +204,11 @@ def pool_bytes(settings: Settings, device: torch.device) -> int:
     The setting where it is set. Otherwise a GPU gives a quarter of what is left of this worker's
     limit if that is more: memory that nobody has asked for holds more streams.
     """
-    given = settings.state_pool_bytes
+    setting = settings.state_pool_bytes
     if device.type != "cuda" or "state_pool_bytes" in settings.model_fields_set:
-        return given
+        return setting
     limit, _, in_use = memory_use(device)
-    return max(given, (limit - in_use) // 4)
+    return max(setting, (limit - in_use) // 4)
 
 
 def worker_limit(requested: int, free: int, total: int, workers: int) -> int:

@@ -49,12 +49,12 @@ class Loader:
         self._sealer, self._tenant = sealer, tenant
 
     def load(
-        self, folder: Path, version: str | None = None, resident: Sequence[Served] = ()
+        self, folder: Path, version: str | None = None, existing: Sequence[Served] = ()
     ) -> Served:
         """Load a version in a folder, and make it ready; not for the event loop's thread.
 
         version: its number; None: the newest one.
-        resident: the versions that are served now. If one has the same weights, the new one shares
+        existing: the versions that are served now. If one has the same weights, the new one shares
             its engine, so that server-held streams continue.
 
         Raises `ModelError`, `SettingsError`, `ServeError` or `OSError`.
@@ -63,7 +63,7 @@ class Loader:
         use_device(device)
         path = _folder_of(folder, version)
         if is_translator(path):
-            return self._load_translator(folder.name, path, version, resident)
+            return self._load_translator(folder.name, path, version, existing)
         try:
             dtype = dtype_of(settings, folder.name)
             threads = engine_limits(settings).threads
@@ -75,7 +75,7 @@ class Loader:
                 log.warning("%s: %s", model.name, WHY_CPU)
             elif model.network.device.type != device.type:  # only if the operator allows it
                 log.warning("%s runs on the CPU: %s", model.name, model.network.kernel)
-            for served in reversed(resident):
+            for served in reversed(existing):
                 if isinstance(served, ServedModel) and _same(model, served.model):
                     return self._reload(model, served)
             engine = self._start_engine(model)
@@ -91,7 +91,7 @@ class Loader:
         return ServedModel(model, engine, self._sealer, self._tenant, presets)
 
     def _load_translator(
-        self, name: str, path: Path, version: str | None, resident: Sequence[Served]
+        self, name: str, path: Path, version: str | None, existing: Sequence[Served]
     ) -> ServedTranslator:
         """Load a translation system; it computes on the CPU, in float32.
 
@@ -113,7 +113,7 @@ class Loader:
                     "translates: remove the file"
                 )
             model = replace(model, name=name, version=version or model.version)
-            for served in reversed(resident):
+            for served in reversed(existing):
                 if isinstance(served, ServedTranslator) and served.model.digest == model.digest:
                     model = replace(served.model, version=model.version, path=model.path)
                     return ServedTranslator(

@@ -80,14 +80,14 @@ class LocalVersions:
         look = partial(wanted, folder, self._settings.model_versions)
         newest, split = await run_in_thread("load", look)
         versions = self.catalogue.find(name)
-        resident = versions.all if versions is not None else []
+        existing = versions.all if versions is not None else []
         prepared = self._prepared[name] = list[Served]()
         missing = [
             number for number in split if versions is None or number not in versions.numbered
         ]
         assert self.loader is not None
         for number in sorted({*missing, newest}, key=int):
-            load = partial(self.loader.load, folder, number, [*resident, *prepared])
+            load = partial(self.loader.load, folder, number, [*existing, *prepared])
             served = await run_in_thread("load", load)
             prepared.append(served)
             self.catalogue.prepare(served)

@@ -56,11 +56,11 @@ class Opening:
             if (number in (plan.current, *plan.split)) is not needed:
                 continue
             beside = catalogue.find(name)
-            resident = beside.all if beside is not None else []
+            existing = beside.all if beside is not None else []
             try:
                 if folder is None:
                     raise FolderError("its folder was removed")
-                load = partial(loader.load, folder, number, resident)
+                load = partial(loader.load, folder, number, existing)
                 catalogue.put(await run_in_thread("load", load))
             except (ModelError, SettingsError) as error:
                 if fails or (needed and plan.is_first and isinstance(error, NoMemory)):

@@ -121,8 +121,8 @@ class ServedModel(Served):
         Raises `CannotStream`, or `StateTooLarge` if the reply cannot contain a state.
         """
         field = request.state_wanted_by
-        if asked := request.begun_by or field:
-            self.check_streams(asked)
+        if state_field := request.begun_by or field:
+            self.check_streams(state_field)
         if field is None:
             return StateOutput.NONE
         self.check_fits(field)

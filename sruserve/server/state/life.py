@@ -8,14 +8,14 @@ class StateLife:
         store outside this process, in seconds since the epoch. Both begin with the present, because
         states may be older than this process.
     held_at: when a socket or a stream in this process's memory last began or got a state.
-    holders: open sockets, and streams in this process's memory.
+    refcount: open sockets, and streams in this process's memory.
     """
 
-    __slots__ = ("held_at", "holders", "sealed_at", "stored_at")
+    __slots__ = ("held_at", "refcount", "sealed_at", "stored_at")
 
     def __init__(self, now: float) -> None:
         self.sealed_at = self.stored_at = self.held_at = now
-        self.holders = 0
+        self.refcount = 0
 
     @property
     def last_at(self) -> float:
@@ -29,4 +29,4 @@ class StateLife:
         stream without a step.
         """
         tokens_over = ttl_seconds > 0 and now >= self.sealed_at + ttl_seconds
-        return not self.holders and tokens_over and now >= self.stored_at + idle_seconds
+        return not self.refcount and tokens_over and now >= self.stored_at + idle_seconds

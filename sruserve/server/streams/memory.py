@@ -296,7 +296,7 @@ class MemoryStore:
     def _insert(self, entry: _Entry) -> StreamRecord:
         key = _key(entry.record)
         self._entries[key] = entry
-        entry.life.holders += 1
+        entry.life.refcount += 1
         self._tombstones[key[0]].pop(key[1], None)
         stream_metrics(entry.record.model).add_streams(1)
         self._idle(key, entry, entry.record.idle_seconds)
@@ -308,7 +308,7 @@ class MemoryStore:
 
     def _remove(self, key: Key) -> None:
         entry = self._entries.pop(key)
-        entry.life.holders -= 1
+        entry.life.refcount -= 1
         self._expiry.remove(key)
         entry.bytes.release()
         stream_metrics(entry.record.model).add_streams(-1)

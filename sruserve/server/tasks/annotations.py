@@ -39,10 +39,10 @@ class Annotations:
         if not features and needed:
             raise _refused(f"{context} needs 'features' with {_named(needed)}")
         for entry in features:
-            given = {field for field in WordFeatures.model_fields if getattr(entry, field)}
-            if missing := needed - given:
+            fields = {field for field in WordFeatures.model_fields if getattr(entry, field)}
+            if missing := needed - fields:
                 raise _refused(f"{context} needs 'features' with {_named(missing)}, too")
-            if unused := given - needed:
+            if unused := fields - needed:
                 raise _refused(
                     f"{context} does not use {_named(unused)} of 'features': leave it out"
                 )

@@ -96,17 +96,17 @@ class AnswerTask(PerInputTask[AnswerRequest]):
             documents = await self._passages(caller, served, contexts, "context")
         else:
             documents = [preset.passage]
-        asked = await self._passages(caller, served, questions, "question")
-        self._check_pairs(served, documents, asked)
+        question_passages = await self._passages(caller, served, questions, "question")
+        self._check_pairs(served, documents, question_passages)
 
         def pair() -> Sequence[SequenceInput]:
-            pairs = _pairs(reader, documents, asked, annotations, preset)
+            pairs = _pairs(reader, documents, question_passages, annotations, preset)
             if len(pairs) > 1 and preset is None and len(documents) == 1:
                 _store(served, pairs)
             return pairs
 
-        words = sum(len(passage.words) for passage in (*documents, *asked))
-        size = words * max(1, len(asked) // len(documents))
+        words = sum(len(passage.words) for passage in (*documents, *question_passages))
+        size = words * max(1, len(question_passages) // len(documents))
         return await offload(size > LONG_CHARACTERS, pair, cost=size, caller=caller)
 
     def _preset(self, request: AnswerRequest, served: ServedModel) -> DocumentPreset | None:
@@ -158,11 +158,11 @@ class AnswerTask(PerInputTask[AnswerRequest]):
         )
 
     def _check_pairs(
-        self, served: ServedModel, documents: Sequence[Passage], asked: Sequence[Passage]
+        self, served: ServedModel, documents: Sequence[Passage], questions: Sequence[Passage]
     ) -> None:
         """Raise if a pair or all pairs together have too many words."""
         words = 0
-        for i, question in enumerate(asked):
+        for i, question in enumerate(questions):
             document = documents[i if len(documents) > 1 else 0]
             size = len(document.words) + len(question.words)
             served.engine.check_steps(size)
@@ -211,7 +211,7 @@ def _span_numbers(document: Passage, max_words: int) -> int:
 def _pairs(
     reader: ReaderConfig,
     documents: Sequence[Passage],
-    asked: Sequence[Passage],
+    questions: Sequence[Passage],
     annotations: Annotations,
     preset: DocumentPreset | None,
 ) -> list[Pair]:
@@ -219,12 +219,12 @@ def _pairs(
     pairs, document = [], documents[0]
     described = None if preset is None else preset.described
     differ = preset is None and (len(documents) > 1 or annotations.differ)
-    for i, question in enumerate(asked):
+    for i, question in enumerate(questions):
         of_words, lemmas = annotations.of(i, documents[i % len(documents)].words, question.words)
         if described is None or differ:
             document = documents[i % len(documents)]
             described = Document(reader, document.ids, document.words, of_words)
-        rows = described.asked(question.ids, question.words, lemmas)
+        rows = described.with_question(question.ids, question.words, lemmas)
         pairs.append(Pair(rows, first=len(document.words), document=document))
     return pairs
 

@@ -52,8 +52,8 @@ def _open(
             "before the first token is written",
             param="wait_k",
         )
-    most = request.max_tokens or 0
-    return PartialTranslation.begin(served.model.translator, request.wait_k, most)
+    max_tokens = request.max_tokens or 0
+    return PartialTranslation.begin(served.model.translator, request.wait_k, max_tokens)
 
 
 def _check_same(name: str, wanted: int | None, earlier: int) -> None:

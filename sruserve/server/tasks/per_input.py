@@ -106,7 +106,8 @@ class PerInputTask(ResultTask[Body], Task[Body]):
             input_bytes=cost,
             deadline=self.deadline(request),
             priority=served.tenant.priority(request.priority),
-            alone=caller.alone,
+            # Without a state, the engine's thread is as quick on an idle machine, or quicker.
+            alone=state_output is not StateOutput.NONE and caller.alone,
         )
         self.set_options(job, request)
         has_many_states = state_output is StateOutput.COPY and len(items) > MAX_INLINE_STATES

@@ -71,26 +71,26 @@ class TranslateTask(ResultTask[TranslateRequest]):
         return {**described[0], "alternatives": described[1:], "state": state}
 
     def _described(
-        self, served: ServedTranslator, item: Source, found: Hypothesis
+        self, served: ServedTranslator, item: Source, hypothesis: Hypothesis
     ) -> dict[str, Any]:
         source_text, target_text = served.model.source_text, served.model.target_text
-        ids: list[int] = found.tokens.tolist()
+        ids: list[int] = hypothesis.tokens.tolist()
         earlier = 0 if item.before is None else len(item.before.tokens)
         writer = TranslationWriter(target_text, item.before)
-        text, token_ids = writer.write(ids[earlier:], ends=found.finish_reason is not None)
+        text, token_ids = writer.write(ids[earlier:], ends=hypothesis.finish_reason is not None)
         alignment = None
-        if found.attention is not None:
+        if hypothesis.attention is not None:
             alignment = {
                 "source": _token_texts(source_text, item.inputs.tolist()),
                 "target": _token_texts(target_text, ids),
-                "weights": listed(found.attention),
+                "weights": listed(hypothesis.attention),
             }
         return {
             "text": text,
             "token_ids": token_ids,
-            "finish_reason": found.finish_reason,
-            "score": found.score if item.scores else None,
-            "log_probability": found.log_probability if item.scores else None,
+            "finish_reason": hypothesis.finish_reason,
+            "score": hypothesis.score if item.scores else None,
+            "log_probability": hypothesis.log_probability if item.scores else None,
             "alignment": alignment,
         }
 
@@ -160,11 +160,15 @@ class TranslateTask(ResultTask[TranslateRequest]):
         self, request: TranslateRequest, served: ServedTranslator, needs: Sequence[Needs]
     ) -> None:
         """Raise `InvalidRequest` if translations may have more tokens than the limits allow."""
-        most = served.model.translator.max_target
-        if request.max_tokens is not None and most is not None and request.max_tokens > most:
+        positions = served.model.translator.max_target
+        if (
+            request.max_tokens is not None
+            and positions is not None
+            and request.max_tokens > positions
+        ):
             raise InvalidRequest(
-                f"'max_tokens' is {request.max_tokens}, and {served.name} has {most} positions: "
-                f"lower it to {most}",
+                f"'max_tokens' is {request.max_tokens}, and {served.name} has {positions} "
+                f"positions: lower it to {positions}",
                 param="max_tokens",
             )
         tokens = sum(each.max_tokens for each in needs)

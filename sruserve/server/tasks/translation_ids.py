@@ -62,13 +62,13 @@ def _text_ids(
 
 def check_length(served: ServedTranslator, source: SourceInput) -> None:
     """Raise `InputTooLong` for more ids than the model, or a step of the server, can read."""
-    most = served.engine.max_source
-    if source.length <= most:
+    positions = served.engine.max_source
+    if source.length <= positions:
         return
     because = (
-        f"{served.name} has {most} positions"
-        if most == served.model.translator.max_source
-        else f"a text may have {most} (SRUSERVE_MAX_BATCH_TOKENS)"
+        f"{served.name} has {positions} positions"
+        if positions == served.model.translator.max_source
+        else f"a text may have {positions} (SRUSERVE_MAX_BATCH_TOKENS)"
     )
     chunks = "" if source.before is None else " and those of earlier chunks"
     raise InputTooLong(

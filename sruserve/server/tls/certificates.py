@@ -28,7 +28,7 @@ class Certificates:
 
     def __init__(self, files: TlsFiles, credentials: Credentials | None = None) -> None:
         self._files = files
-        self._asked, self._is_copy = False, credentials is not None
+        self._is_due, self._is_copy = False, credentials is not None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._renewal: asyncio.Task[None] | None = None
         self._report: Callable[[datetime], None] = lambda _: None
@@ -77,7 +77,7 @@ class Certificates:
 
     def on_signal(self, *_: object) -> None:
         """Renew soon. While models are loaded, that is when the server starts to serve."""
-        self._asked = True
+        self._is_due = True
         loop = self._loop
         if loop is not None:
             loop.call_soon_threadsafe(self._begin)
@@ -85,7 +85,7 @@ class Certificates:
     def start(self) -> None:
         """Heed signals on the running event loop."""
         self._loop = asyncio.get_running_loop()
-        self._asked |= self._is_copy  # the files may have changed since the copy was made
+        self._is_due |= self._is_copy  # the files may have changed since the copy was made
         self._begin()
 
     def stop(self) -> None:
@@ -93,12 +93,12 @@ class Certificates:
         self._loop = None
 
     def _begin(self) -> None:
-        if self._asked and (self._renewal is None or self._renewal.done()):
+        if self._is_due and (self._renewal is None or self._renewal.done()):
             self._renewal = asyncio.get_running_loop().create_task(self._renew())
 
     async def _renew(self) -> None:
-        while self._asked:
-            self._asked = False
+        while self._is_due:
+            self._is_due = False
             try:
                 await run_in_thread("certificates", self.renew)  # a file system may be slow
             except NoProcess:

@@ -56,7 +56,7 @@ class Session:
 
     def __post_init__(self) -> None:
         self._bytes = self.states.tenant.state_budget.hold()
-        self.states.life.holders += 1
+        self.states.life.refcount += 1
         self.states.mark_held()
 
     def token(self) -> str | None:
@@ -85,7 +85,7 @@ class Session:
     def release(self) -> None:
         """Stop counting the state."""
         self._bytes.release()
-        self.states.life.holders -= 1
+        self.states.life.refcount -= 1
 
 
 class Connection(Protocol):

@@ -56,16 +56,6 @@ def probabilities(submission: Submission) -> list[float]:
     return list(found)
 
 
-def test_a_job_without_a_state_is_left_to_the_thread(driver: Driver) -> None:
-    async def run() -> None:
-        await driver.until(lambda: driver.engine._admission_queue._turn.locked() is False)
-        submission = ask(driver, state_output=StateOutput.NONE)
-        assert not submission.job.done.done()
-        await submission.results()
-
-    asyncio.run(run())
-
-
 @pytest.mark.parametrize("state_output", [StateOutput.COPY, StateOutput.CACHED])
 def test_the_engines_thread_gives_the_same_bits(driver: Driver, state_output: StateOutput) -> None:
     async def run() -> None:

@@ -95,8 +95,8 @@ def test_what_a_step_finds_for_one_stream_keeps_nothing_of_the_others(
     read = OutputReader.read
     collected: list[SequenceOutputs] = []
 
-    def spy(readout: OutputReader, reads: Sequence[OutputSlice], hidden: Tensor) -> None:
-        read(readout, reads, hidden)
+    def spy(reader: OutputReader, reads: Sequence[OutputSlice], hidden: Tensor) -> None:
+        read(reader, reads, hidden)
         collected.extend(advance.outputs for advance, _ in reads)
 
     async def run(driver: Driver) -> None:
@@ -127,8 +127,8 @@ def test_the_scores_of_all_blocks_of_a_step_go_into_one_array(
     sizes: list[int] = []
     blocks: list[int] = []
 
-    def spy(readout: OutputReader, reads: Sequence[OutputSlice], hidden: Tensor) -> None:
-        read(readout, reads, hidden)
+    def spy(reader: OutputReader, reads: Sequence[OutputSlice], hidden: Tensor) -> None:
+        read(reader, reads, hidden)
         sizes.extend(len(array) for advance, _ in reads for array in advance.outputs.values)
 
     def spy_block(logits: Tensor) -> Tensor:

@@ -16,20 +16,20 @@ class Tiers:
 
     def __init__(self) -> None:
         self.pool = StatePool(10, StateLayout([("c", (3,))]))
-        self.lane = HandCopyStream()
-        self.moves = TransferQueue(self.pool, self.lane)
-        self.host = HostRows(10, 3, self.lane.allocate)
-        self.residents = StateCache(self.pool, self.moves, self.host, 2)
+        self.copy_stream = HandCopyStream()
+        self.transfers = TransferQueue(self.pool, self.copy_stream)
+        self.host = HostRows(10, 3, self.copy_stream.allocate)
+        self.cache = StateCache(self.pool, self.transfers, self.host, 2)
 
     def insert(self, count: int) -> list[CachedState]:
-        self.residents.reserve(count)
+        self.cache.reserve(count)
         rows = self.pool.acquire(count)
         self.pool.rows[rows] = torch.arange(float(count)).unsqueeze(1).expand(-1, 3)
-        return [self.residents.insert(row) for row in rows]
+        return [self.cache.insert(row) for row in rows]
 
     def arrive(self) -> None:
-        self.lane.allowed = -1
-        self.moves.poll()
+        self.copy_stream.allowed = -1
+        self.transfers.poll()
 
 
 @pytest.fixture
@@ -44,19 +44,19 @@ def on_host(cache_entries: list[CachedState]) -> list[int]:
 def test_the_least_recently_used_go_first(tiers: Tiers) -> None:
     entries = tiers.insert(6)
     for used in (1, 0):
-        tiers.residents.pin(entries[used])
-        tiers.residents.unpin(entries[used])
-    tiers.residents.offload(4)
+        tiers.cache.pin(entries[used])
+        tiers.cache.unpin(entries[used])
+    tiers.cache.offload(4)
     tiers.arrive()
     assert on_host(entries) == [2, 3, 4, 5]
-    assert (tiers.residents.on_device, tiers.residents.on_host) == (2, 4)
+    assert (tiers.cache.on_device, tiers.cache.on_host) == (2, 4)
 
 
 def test_a_state_that_is_about_to_be_read_stays(tiers: Tiers) -> None:
     entries = tiers.insert(6)
     for cached in entries[:5]:
-        tiers.residents.pin(cached)
-    tiers.residents.offload(1)
+        tiers.cache.pin(cached)
+    tiers.cache.offload(1)
     tiers.arrive()
     assert on_host(entries) == [5]
 
@@ -65,47 +65,47 @@ def test_a_state_that_is_read_while_it_leaves_stays_and_one_that_is_dropped_is_f
     tiers: Tiers,
 ) -> None:
     entries = tiers.insert(4)
-    tiers.residents.offload(4)
-    tiers.residents.pin(entries[1])
-    tiers.residents.free(entries[2])
-    assert (len(tiers.pool), tiers.residents.on_device) == (4, 4)
+    tiers.cache.offload(4)
+    tiers.cache.pin(entries[1])
+    tiers.cache.free(entries[2])
+    assert (len(tiers.pool), tiers.cache.on_device) == (4, 4)
     tiers.arrive()
     assert on_host(entries) == [0, 2, 3]
     assert tiers.pool.rows[entries[1].row].tolist() == [1.0] * 3
     assert (len(tiers.pool), len(tiers.host)) == (1, 2)
-    assert (tiers.residents.on_device, tiers.residents.on_host) == (1, 2)
+    assert (tiers.cache.on_device, tiers.cache.on_host) == (1, 2)
 
 
 def test_what_is_on_its_way_is_not_sent_twice(tiers: Tiers) -> None:
     tiers.insert(8)
-    tiers.residents.offload(3)
-    tiers.residents.offload(3)
+    tiers.cache.offload(3)
+    tiers.cache.offload(3)
     tiers.arrive()
-    assert tiers.residents.on_host == 3
+    assert tiers.cache.on_host == 3
 
 
 @pytest.mark.parametrize("when", ["refuse", "spoil"])
 def test_a_state_that_could_not_leave_is_still_there(tiers: Tiers, when: str) -> None:
     entries = tiers.insert(4)
-    setattr(tiers.lane, when, RuntimeError("a broken bus"))
-    tiers.residents.offload(4)
+    setattr(tiers.copy_stream, when, RuntimeError("a broken bus"))
+    tiers.cache.offload(4)
     tiers.arrive()
     assert on_host(entries) == []
-    assert (tiers.residents.on_device, len(tiers.host)) == (4, 0)
-    tiers.residents.offload(4)
+    assert (tiers.cache.on_device, len(tiers.host)) == (4, 0)
+    tiers.cache.offload(4)
     tiers.arrive()
     assert on_host(entries) == [0, 1, 2, 3]
 
 
 def test_a_state_comes_back_as_it_left_and_stays_while_it_is_copied(tiers: Tiers) -> None:
     entries = tiers.insert(5)
-    tiers.residents.offload(5)
+    tiers.cache.offload(5)
     tiers.arrive()
-    tiers.lane.allowed = len(tiers.lane.copies)
+    tiers.copy_stream.allowed = len(tiers.copy_stream.copies)
     rows = tiers.pool.acquire(2)
-    transfer = tiers.residents.load(entries[3:], rows)
+    transfer = tiers.cache.load(entries[3:], rows)
     for cached in entries:
-        tiers.residents.free(cached)
+        tiers.cache.free(cached)
     assert (transfer.done(), len(tiers.host)) == (False, 2)
     tiers.arrive()
     assert tiers.pool.rows[rows].tolist() == [[3.0] * 3, [4.0] * 3]
@@ -113,11 +113,11 @@ def test_a_state_comes_back_as_it_left_and_stays_while_it_is_copied(tiers: Tiers
 
 
 def test_no_more_is_promised_than_both_tiers_can_hold(tiers: Tiers) -> None:
-    tiers.residents.reserve(18)
+    tiers.cache.reserve(18)
     with pytest.raises(CacheFull):
-        tiers.residents.reserve(1)
-    tiers.residents.unreserve(1)
-    tiers.residents.reserve(1)
+        tiers.cache.reserve(1)
+    tiers.cache.unreserve(1)
+    tiers.cache.reserve(1)
 
 
 def test_every_tier_has_series_of_its_own() -> None:

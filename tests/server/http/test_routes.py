@@ -130,7 +130,7 @@ def test_pages_are_found_by_path_and_method() -> None:
 def test_the_fastapi_application_describes_the_whole_server(
     client: httpx.Client, application: Application
 ) -> None:
-    assert application.router.pages.openapi() == client.get("/openapi.json").json()
+    assert application.router.slow.openapi() == client.get("/openapi.json").json()
 
 
 def test_two_routes_of_one_path_and_method_are_a_mistake() -> None:

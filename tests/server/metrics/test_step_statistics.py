@@ -8,18 +8,18 @@ from sruserve.server.metrics.step_statistics import StepStatistics
 
 @given(st.lists(st.integers(1, 4096)))
 def test_steps_count_in_the_group_of_their_size(sizes: list[int]) -> None:
-    tallies = StepStatistics()
+    statistics = StepStatistics()
     for size in sizes:
-        tallies.step(size, 0.5)
-    _, groups = tallies.read()
-    for max_rows, tally in groups.items():
+        statistics.step(size, 0.5)
+    _, groups = statistics.read()
+    for max_rows, stat in groups.items():
         inside = [size for size in sizes if max_rows // 2 < size <= max_rows]
-        assert (tally.count, tally.seconds) == (len(inside), len(inside) / 2)
-    assert sum(tally.count for tally in groups.values()) == len(sizes)
+        assert (stat.count, stat.seconds) == (len(inside), len(inside) / 2)
+    assert sum(stat.count for stat in groups.values()) == len(sizes)
 
 
 def test_groups_are_few() -> None:
-    tallies = StepStatistics()
+    statistics = StepStatistics()
     for size in range(1, 4097):
-        tallies.step(size, 0.5)
-    assert sorted(tallies.read()[1]) == [2**power for power in range(13)]
+        statistics.step(size, 0.5)
+    assert sorted(statistics.read()[1]) == [2**power for power in range(13)]

@@ -19,8 +19,7 @@ from sruserve.model.folder import load_model
 from sruserve.server.auth import Tenant
 from sruserve.server.engine.state_cache import manager as states
 from sruserve.server.errors import EngineFailure
-from sruserve.server.repository import device
-from sruserve.server.repository import loader as loading
+from sruserve.server.repository import device, loader
 from sruserve.server.repository.device import (
     MemoryEstimate,
     check_fit,
@@ -170,8 +169,8 @@ def test_a_gpu_that_is_passed_over_is_told_with_the_reason(
 
 def load(monkeypatch: pytest.MonkeyPatch, folder: Path, **options: Any) -> None:
     """Load one model as a worker on a GPU would."""
-    monkeypatch.setattr(loading, "use_device", lambda _: None)
-    monkeypatch.setattr(loading, "load_any", lambda path, *_: options["load_model"](path))
+    monkeypatch.setattr(loader, "use_device", lambda _: None)
+    monkeypatch.setattr(loader, "load_any", lambda path, *_: options["load_model"](path))
     settings = load_settings(device="cuda")
     Loader(settings, GPU, None, Tenant()).load(folder)  # type: ignore[arg-type]
 
@@ -292,8 +291,8 @@ def test_auto_serves_such_a_model_on_the_cpu_beside_others_on_the_gpu_and_says_s
         asked.append(on)
         return load_model(path, dtype)
 
-    monkeypatch.setattr(loading, "use_device", lambda _: None)
-    monkeypatch.setattr(loading, "load_any", load_any)
+    monkeypatch.setattr(loader, "use_device", lambda _: None)
+    monkeypatch.setattr(loader, "load_any", load_any)
     atr = save_random_model(tmp_path / "atr", vocab_size=9, model_type="atr")
     sealer = StateSealer(key_ring(load_settings()), 0, 1 << 20)
     for name, dtype in (("auto", None), ("cuda", None), ("auto", "float16")):

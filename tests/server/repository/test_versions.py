@@ -329,13 +329,13 @@ def test_a_socket_and_a_held_stream_keep_their_version_as_long_as_they_last(
             await ask(connection, model="question", input="who")
             deploy(deploying, 2)
             clock.now += TTL + 1  # the stream expires, and no token is left
-            until(lambda: life.holders == 1)
+            until(lambda: life.refcount == 1)
             application.lifecycle.repository._ask_again.clear()
             assert "error" not in await ask(connection, input="what")
             assert ids(client) == ["question", "question@1"]
 
     run(talk)
-    until(lambda: life.holders == 0)
+    until(lambda: life.refcount == 0)
     until(lambda: ids(client) == ["question"])
     assert client.get(f"/v1/streams/{stream}").json()["error"]["code"] == "stream_expired"
 

@@ -24,7 +24,7 @@ from tests.server.conftest import Serve
 from tests.server.hand_clock import HandClock
 from tests.server.observing import until
 from tests.server.ports import free_port
-from tests.server.streams.redis.patience import PATIENT
+from tests.server.streams.redis.generous_timing import GENEROUS
 from tests.server.streams.work import Run
 
 KEYS = "a" * 64
@@ -231,7 +231,7 @@ def run(request: pytest.FixtureRequest, folders: Path) -> Run:
             model_folders=chosen, state_pool_bytes=1 << 20, store=store, state_keys=KEYS
         )
         lifecycle = Lifecycle(settings)
-        streams = create_streams(settings, lifecycle.tenants, **{"timing": PATIENT} | options)
+        streams = create_streams(settings, lifecycle.tenants, **{"timing": GENEROUS} | options)
         await lifecycle.start()
         await streams.start()
         try:

@@ -18,10 +18,10 @@ from tests.server.http.json_requests import connect
 from tests.server.keys import bearer
 from tests.server.observing import until
 from tests.server.streams.conftest import ACME, KEYS, OTHER, Replicas, key_of
-from tests.server.streams.redis.patience import PATIENT
+from tests.server.streams.redis.generous_timing import GENEROUS
 from tests.server.streams.replies import code, steps_done, text
 
-TIMING = replace(PATIENT, renew_seconds=0.05)
+TIMING = replace(GENEROUS, renew_seconds=0.05)
 
 
 @pytest.fixture(scope="module", params=["memory", "redis"])

@@ -37,7 +37,7 @@ LIVE = b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n"
 
 @pytest.fixture(scope="module")
 def few(serve: Serve, authority: Authority) -> Iterator[Running]:
-    """A server of few connections, which waits for its clients until a test says `hurry`."""
+    """A server of few connections, which waits for its clients until a test says `no_grace`."""
     settings: dict[str, Any] = {"receive_grace_seconds": 3600, "max_connections": MAX_CONNECTIONS}
     with serve("characters", **settings, **authority.settings()) as running:
         yield running
@@ -54,7 +54,7 @@ def hello(few: Running, authority: Authority) -> bytes:
 
 
 @contextmanager
-def hurry(running: Running) -> Iterator[None]:
+def no_grace(running: Running) -> Iterator[None]:
     """Let a server wait for no client whose handshake or message begins in this block."""
     intake = running[1].intake
     before, intake.grace_seconds = intake.grace_seconds, GRACE
@@ -74,7 +74,7 @@ def silent(client: httpx.Client, data: bytes = b"") -> socket.socket:
 def test_a_handshake_that_does_not_end_is_ended(
     few: Running, hello: bytes, length: int | None
 ) -> None:
-    with hurry(few), silent(few[0], hello[:length]) as connection:
+    with no_grace(few), silent(few[0], hello[:length]) as connection:
         all_replies(connection)
     until(lambda: few[1].connections.open <= 1)
 
@@ -206,7 +206,7 @@ def test_bytes_that_find_no_room_to_wait_are_refused_with_an_answer(
 
 def test_a_slow_request_is_refused(few: Running, authority: Authority) -> None:
     for begin in (head(100) + b"{", head(100_000) + b"a" * 20_000):
-        with connect(few[0], context(authority)) as connection, hurry(few):
+        with connect(few[0], context(authority)) as connection, no_grace(few):
             connection.sendall(begin)
             reply = all_replies(connection)
         assert reply.startswith(b"HTTP/1.1 408 ")
@@ -217,7 +217,7 @@ def test_a_slow_frame_closes_its_socket(few: Running, authority: Authority) -> N
     with connect(few[0], context(authority)) as connection:
         connection.sendall(UPGRADE)
         assert b" 101 " in connection.recv(4096)
-        with hurry(few):
+        with no_grace(few):
             connection.sendall(frame(b"{", 100))
             assert all_replies(connection).endswith(b"\x03\xf0request_timeout")  # 1008
 

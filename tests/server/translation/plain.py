@@ -8,7 +8,7 @@ from sruserve.model.translation.translator import Translator
 from tests.model.translation.systems import BOS, EOS, forced
 
 
-class Found(NamedTuple):
+class Translation(NamedTuple):
     """A translation, the best one first in a list."""
 
     tokens: tuple[int, ...]
@@ -29,11 +29,11 @@ def search(
     n_best: int = 1,
     alpha: float = 0.6,
     limit: int | None = None,
-) -> list[Found]:
+) -> list[Translation]:
     """The `n_best` translations of a source."""
     memory = system.encode([torch.tensor(source)])
     limit = min(limit or len(source) + 50, system.max_target or 1 << 30)
-    going, ended = [_Hypothesis((), 0.0)], list[Found]()
+    going, ended = [_Hypothesis((), 0.0)], list[Translation]()
 
     def penalised(total: float, length: int) -> float:
         return float(total / ((5 + length) / 6) ** alpha)
@@ -49,7 +49,9 @@ def search(
         for rank, (total, place, token) in enumerate(sorted(continuations)):
             if token == EOS and rank < beams:
                 tokens = before[place].tokens
-                ended.append(Found(tokens, -total, penalised(-total, len(tokens) + 1), "stop"))
+                ended.append(
+                    Translation(tokens, -total, penalised(-total, len(tokens) + 1), "stop")
+                )
             elif token != EOS and len(going) < beams and rank < 2 * beams:
                 going.append(_Hypothesis((*before[place].tokens, token), -total))
         ended.sort(key=lambda found: -found.score)
@@ -62,5 +64,5 @@ def search(
             if best[-1].score >= hopes:
                 return best
         if length == limit:
-            cut = [Found(*each, penalised(each.total, limit), "length") for each in going]
+            cut = [Translation(*each, penalised(each.total, limit), "length") for each in going]
             return [*best, *sorted(cut, key=lambda found: -found.score)][:n_best]

@@ -288,6 +288,16 @@ def test_sequences_and_states_over_kserve_are_refused_by_name(
         assert message in reply.json()["error"]
 
 
+def test_an_unknown_parameter_over_kserve_is_refused_with_those_of_a_translation(
+    client: httpx.Client,
+) -> None:
+    tensor = {"name": "text_input", "datatype": "BYTES", "shape": [1, 1], "data": ["a4"]}
+    body = {"inputs": [tensor], "parameters": {"temperature": 1}}
+    error = client.post("/v2/models/gru-dot/infer", json=body).json()["error"]
+    known = "priority, timeout, beam_size, length_penalty, max_tokens"
+    assert error == f"unknown parameter 'temperature'; use one of: {known}"
+
+
 def test_the_list_of_models_says_which_translate_texts_in_chunks(client: httpx.Client) -> None:
     models = {each["id"]: each for each in client.get("/v1/models").json()["data"]}
     chunks = {name: model["streams"] for name, model in models.items()}

@@ -28,11 +28,11 @@ def arguments_of(node: Any) -> dict[str, Any]:
     """Return a node's arguments by name."""
     if isinstance(node, dict):  # Keras 3
         return node["kwargs"] if isinstance(node.get("kwargs"), dict) else {}
-    found: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for source in node if isinstance(node, list) else ():
         if isinstance(source, list) and len(source) > 3 and isinstance(source[3], dict):
-            found |= source[3]
-    return found
+            arguments |= source[3]
+    return arguments
 
 
 def tensors_in(value: Any) -> Iterator[tuple[str, int]]:

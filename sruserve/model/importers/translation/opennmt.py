@@ -104,8 +104,8 @@ def read(tensors: Mapping[str, Tensor], options: Options) -> ImportedSystem:
 def _refuse(tensors: Mapping[str, Tensor], arguments: Options, options: Options) -> None:
     """Raise `CheckpointError` or `OptionError` that names a part which is not reproduced."""
     for prefix, what in _REFUSED.items():
-        if found := next((name for name in tensors if name.startswith(prefix)), None):
-            raise CheckpointError(f"{found[:80]}: the system has {what}, which is not served")
+        if unserved := next((name for name in tensors if name.startswith(prefix)), None):
+            raise CheckpointError(f"{unserved[:80]}: the system has {what}, which is not served")
     for name in ("global_attention_function", "generator_function"):
         if arguments.get(name, "softmax") not in ("softmax", "log_softmax"):
             raise OptionError(f"--options: {name} is {shown(arguments[name])}; softmax is served")

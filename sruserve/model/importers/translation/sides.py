@@ -70,8 +70,8 @@ def side_config(
     stated = known(options, tuple(_NAMES))
     tokenizer = None if content is None else Tokenizer.from_buffer(content)
     fields = {name: _id_of(value, tokenizer, f"{side}.{name}") for name, value in stated.items()}
-    told = dict(_told(tokenizer)) if tokenizer is not None else {}
-    for name, token in told.items():
+    special = dict(_special_ids(tokenizer)) if tokenizer is not None else {}
+    for name, token in special.items():
         if name in fields or (side == "source" and name in ("bos", "eos")):
             continue
         fields[name] = token
@@ -111,7 +111,7 @@ def _id_of(value: Any, tokenizer: Tokenizer | None, name: str) -> int | None:
     return int(token)
 
 
-def _told(tokenizer: Tokenizer) -> Iterator[tuple[str, int]]:
+def _special_ids(tokenizer: Tokenizer) -> Iterator[tuple[str, int]]:
     """Yield the special ids that a vocabulary tells by their names."""
     for name, entries in _NAMES.items():
         for entry in entries:

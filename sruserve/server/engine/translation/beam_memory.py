@@ -28,8 +28,8 @@ class BeamMemory:
     def reserve(self, needs: Needs) -> Slots:
         """The rows of a sentence, which must fit."""
         self.used += needs.nbytes
-        given, self._free = np.split(self._free, [needs.slots])
-        return given
+        slots, self._free = np.split(self._free, [needs.slots])
+        return slots
 
     def release(self, needs: Needs, slots: Slots) -> None:
         """Take back what `reserve` gave."""

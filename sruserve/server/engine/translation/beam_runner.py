@@ -90,7 +90,7 @@ class BeamRunner:
     def _select(
         self,
         live: Sequence[Sentence],
-        found: _Continuations,
+        continuations: _Continuations,
         failed: dict[Sentence, ServeError],
     ) -> Tensor:
         """Choose the hypotheses of each sentence that go on, and return their states."""
@@ -99,19 +99,21 @@ class BeamRunner:
             search, count = sentence.search, sentence.search.hypotheses
             at, take = slice(first, first + count), search.candidates
             weights = None
-            if found.attention is not None and sentence.wants_attention:
-                weights = found.attention[at, : len(sentence.source)].clone().numpy()
+            if continuations.attention is not None and sentence.wants_attention:
+                weights = continuations.attention[at, : len(sentence.source)].clone().numpy()
             sentence.steps += count
             slots = sentence.next_slots() if self._translator.cache_width else None
-            going = search.advance(found.values[at, :take], found.ids[at, :take], slots, weights)
-            if np.isnan(found.values[at]).any():
+            going = search.advance(
+                continuations.values[at, :take], continuations.ids[at, :take], slots, weights
+            )
+            if np.isnan(continuations.values[at]).any():
                 failed[sentence] = NotFinite(
                     "the model computes NaN or infinite numbers for this text, so it has no "
                     "translation: leave the text out"
                 )
             parents.append(first + going)
             first += count
-        return found.state.index_select(0, torch.from_numpy(np.concatenate(parents)))
+        return continuations.state.index_select(0, torch.from_numpy(np.concatenate(parents)))
 
     def memory(self, live: Sequence[Sentence], place: int) -> tuple[Numbers, Numbers]:
         """The memory of a live sentence's source, and the state of its first hypothesis."""
@@ -161,8 +163,10 @@ class BeamRunner:
         if self._translator.cache_width:
             slots = np.concatenate([sentence.next_slots() for sentence in live])
             self._memory.rows[torch.from_numpy(slots)] = stepped.cache
-        most = max(sentence.search.candidates for sentence in live)
-        return _Continuations(*best(stepped.log_probs, most), stepped.state, stepped.attention)
+        candidates = max(sentence.search.candidates for sentence in live)
+        return _Continuations(
+            *best(stepped.log_probs, candidates), stepped.state, stepped.attention
+        )
 
 
 def best(scores: Tensor, count: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:

@@ -80,17 +80,17 @@ class TranslationEngine(JobEngine):
         """What sentences take; raises `InvalidRequest` if one can never begin."""
         capacity = main_part(self._memory.capacity)
         needs = [Needs.of(self.translator, search, source) for source in sources]
-        most, source = max(zip(needs, sources, strict=True), key=lambda each: each[0].nbytes)
-        if source.before is not None and most.nbytes > capacity:
+        need, source = max(zip(needs, sources, strict=True), key=lambda each: each[0].nbytes)
+        if source.before is not None and need.nbytes > capacity:
             raise InvalidRequest(
-                f"a source of {source.length} tokens takes {most.nbytes} bytes, over the limit of "
+                f"a source of {source.length} tokens takes {need.nbytes} bytes, over the limit of "
                 f"{capacity} bytes: split the text into sentences, or ask the operator to raise "
                 "SRUSERVE_STATE_POOL_BYTES",
                 param="input",
             )
-        if most.nbytes > capacity or search.beam_size > main_part(self._config.max_batch_tokens):
+        if need.nbytes > capacity or search.beam_size > main_part(self._config.max_batch_tokens):
             raise InvalidRequest(
-                f"{search.beam_size} beams of {most.max_tokens} tokens take {most.nbytes} bytes, "
+                f"{search.beam_size} beams of {need.max_tokens} tokens take {need.nbytes} bytes, "
                 f"over the limit of {capacity} bytes: lower 'beam_size' or 'max_tokens', or ask "
                 "the operator to raise SRUSERVE_STATE_POOL_BYTES",
                 param="beam_size",
@@ -163,13 +163,13 @@ class TranslationEngine(JobEngine):
 
     def _next_sentences(self) -> list[Sentence]:
         """Take the sentences whose turn it is, while there is memory and room in a step."""
-        most = self._config.max_batch_tokens
-        tokens = most
+        max_rows = self._config.max_batch_tokens
+        tokens = max_rows
         if self._live:
-            share = max(1, most // _ENCODE_SHARE)
+            share = max(1, max_rows // _ENCODE_SHARE)
             tokens = min(share, self._source_tokens + share)
         beams, memory = self._step_time.rows, self._memory
-        shares = BeamShares(self._live, memory.capacity, beams, most)
+        shares = BeamShares(self._live, memory.capacity, beams, max_rows)
         begins = True  # a source longer than its share of a step begins alone, and others wait then
 
         def admit(sentence: Sentence) -> bool:

@@ -43,14 +43,14 @@ class SourceInput(SequenceInput):
 
     def limit(self, translator: Translator, search: BeamSearch) -> int:
         """The most tokens of the whole translation, as far as its source has come."""
-        asked = search.max_tokens if self.before is None else self.before.max_tokens
-        limit = asked or self.length + _EXTRA_TOKENS
-        most = translator.max_target
-        return limit if most is None else min(limit, most)
+        max_tokens = search.max_tokens if self.before is None else self.before.max_tokens
+        limit = max_tokens or self.length + _EXTRA_TOKENS
+        positions = translator.max_target
+        return limit if positions is None else min(limit, positions)
 
     def writable(self, translator: Translator, search: BeamSearch) -> int:
         """The most tokens that can be written now."""
-        before, most = self.before, min(self.limit(translator, search), self.pause)
+        before, max_tokens = self.before, min(self.limit(translator, search), self.pause)
         if before is None:
-            return most
-        return 0 if before.finish_reason is not None else max(0, most - len(before.tokens))
+            return max_tokens
+        return 0 if before.finish_reason is not None else max(0, max_tokens - len(before.tokens))

@@ -2,9 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
 
 from redis.asyncio import Redis
 from redis.exceptions import (
@@ -26,6 +26,7 @@ from sruserve.server.streams.redis.timing import REDIS_TIMING, RedisTiming
 
 log = logging.getLogger("sruserve.streams")
 
+T = TypeVar("T")
 Call = tuple[list[str], list[Any]]
 """The keys and arguments of a script."""
 
@@ -65,11 +66,14 @@ class RedisClient:
         """Run a script and return its reply. If this raises, it may have run, or may run later."""
         keys, arguments = call
         parameters = (len(keys), *keys, *arguments)
-        async with self._connection(owner, upkeep):
+
+        async def command() -> Any:
             try:
                 return await self._execute("EVALSHA", self._hashes[script], *parameters)
             except NoScriptError:
                 return await self._execute("EVAL", script, *parameters)
+
+        return await self._bounded(command, owner, upkeep)
 
     async def _execute(self, *command: Any) -> Any:
         """Send a command, once more on a new connection if the first one fails.
@@ -95,11 +99,14 @@ class RedisClient:
         self, script: str, owner: bytes, calls: Sequence[Call], *, upkeep: bool = False
     ) -> list[Any]:
         """Run a script for each of a few calls in one pipeline, and return its replies."""
-        async with self._connection(owner, upkeep):
+
+        async def commands() -> list[Any]:
             try:
                 return await self._run_pipeline(script, calls)
             except NoScriptError:
                 return await self._run_pipeline(script, calls, send_text=True)
+
+        return await self._bounded(commands, owner, upkeep)
 
     async def _run_pipeline(
         self, script: str, calls: Sequence[Call], *, send_text: bool = False
@@ -139,33 +146,33 @@ class RedisClient:
         self._notice.log(_FAILS + "its reply is not that of a script")
         return StoreUnavailable()
 
-    @asynccontextmanager
-    async def _connection(self, owner: bytes, upkeep: bool) -> AsyncIterator[None]:
-        """Wait for a connection, then bound the time of the command on it."""
+    async def _bounded(
+        self, command: Callable[[], Coroutine[Any, Any, T]], owner: bytes, upkeep: bool
+    ) -> T:
+        """Wait for a connection, then run a command on it in bounded time."""
         places = self._places[upkeep]
+        if not places.acquire_now(owner):
+            try:
+                async with asyncio.timeout(self._seconds):
+                    await places.acquire(owner)
+            except TimeoutError:
+                raise StoreUnavailable(_CROWDED) from None
         try:
-            async with asyncio.timeout(self._seconds):
-                await places.acquire(owner)
-        except TimeoutError:
-            raise StoreUnavailable(_CROWDED) from None
+            return await self._with_one_error(command)
+        finally:
+            places.release(owner)
+
+    async def _with_one_error(self, command: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run a command. All failures of Redis and of the network raise `StoreUnavailable`."""
         try:
-            with self._store_errors():
+            with _cancellable():
                 async with asyncio.timeout(self._seconds):
                     try:
-                        yield
+                        result = await command()
                     except ResponseError as error:
                         if _is_demoted(error):
                             await self._redis.connection_pool.disconnect(inuse_connections=False)
                         raise
-        finally:
-            places.release(owner)
-
-    @contextmanager
-    def _store_errors(self) -> Iterator[None]:
-        """Raise `StoreUnavailable` for all failures of Redis and of the network."""
-        try:
-            with _cancellable():
-                yield
         except ResponseError as error:
             self._notice.log(f"Redis refuses a command of server-held streams: {self._why(error)}")
             raise StoreUnavailable(_REFUSED) from None
@@ -177,6 +184,7 @@ class RedisClient:
             log.info("Redis answers again")
             self._notice.reset()
         self.unavailable = False
+        return result
 
     async def close(self) -> None:
         await self._redis.aclose()

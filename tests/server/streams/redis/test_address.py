@@ -10,7 +10,7 @@ from sruserve.server.settings import SettingsError, load_settings
 from tests.server.conftest import Serve
 from tests.server.ports import free_port
 from tests.server.streams.conftest import KEYS, StartRedis
-from tests.server.streams.redis.patience import PATIENT
+from tests.server.streams.redis.generous_timing import GENEROUS
 from tests.server.streams.replies import code
 
 
@@ -18,12 +18,12 @@ def test_a_wrong_password_is_logged_as_such_and_never_shown(
     serve: Serve, start_redis: StartRedis, caplog: pytest.LogCaptureFixture
 ) -> None:
     port = free_port()
-    impatient = replace(PATIENT, reply_seconds=0.5)  # without TLS, no reply comes
+    impatient = replace(GENEROUS, reply_seconds=0.5)  # without TLS, no reply comes
     with start_redis(port), redis.Redis(port=port) as client:
         client.config_set("requirepass", "the-right-word")
         for store, message, timing in (
-            (f"redis://127.0.0.1:{port}", "password in SRUSERVE_STORE", PATIENT),
-            (f"redis://:a-wrong-word@127.0.0.1:{port}", "password in SRUSERVE_STORE", PATIENT),
+            (f"redis://127.0.0.1:{port}", "password in SRUSERVE_STORE", GENEROUS),
+            (f"redis://:a-wrong-word@127.0.0.1:{port}", "password in SRUSERVE_STORE", GENEROUS),
             (f"rediss://:a-wrong-word@127.0.0.1:{port}", "Timeout connecting", impatient),
         ):
             caplog.clear()

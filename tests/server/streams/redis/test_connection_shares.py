@@ -12,7 +12,7 @@ from sruserve.server.redis_pool import CONNECTIONS
 from sruserve.server.streams.redis import scripts
 from sruserve.server.streams.redis.client import Call, RedisClient
 from sruserve.server.streams.redis.scripts import Status
-from tests.server.streams.redis.patience import PATIENT
+from tests.server.streams.redis.generous_timing import GENEROUS
 
 NOTHING: Call = ["none"] * 7, ["none", 100]
 
@@ -22,7 +22,7 @@ def test_commands_of_a_tenant_leave_connections_to_others_and_to_upkeep(
 ) -> None:
     async def test(client: redis.Redis) -> None:
         link = RedisClient(
-            f"redis://127.0.0.1:{redis_port}", replace(PATIENT, command_seconds=3600)
+            f"redis://127.0.0.1:{redis_port}", replace(GENEROUS, command_seconds=3600)
         )
 
         def ask(owner: bytes, **kind: bool) -> "asyncio.Task[Any]":

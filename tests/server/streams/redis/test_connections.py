@@ -16,7 +16,7 @@ from sruserve.server.streams.redis import scripts
 from sruserve.server.streams.redis.scripts import Status
 from tests.server.ports import free_port
 from tests.server.streams.conftest import StartRedis
-from tests.server.streams.redis.patience import PATIENT
+from tests.server.streams.redis.generous_timing import GENEROUS
 
 
 def test_a_connection_that_ends_while_it_is_written_to_is_one_more_that_is_lost(
@@ -35,7 +35,7 @@ def test_a_connection_that_ends_while_it_is_written_to_is_one_more_that_is_lost(
 
     async def test() -> None:
         nonlocal lost
-        link = redis_client.RedisClient(f"redis://127.0.0.1:{redis_port}", PATIENT)
+        link = redis_client.RedisClient(f"redis://127.0.0.1:{redis_port}", GENEROUS)
         command: Any = scripts.READ, b"", (["none"] * 7, ["none", 100])
         assert await link.run(*command) == [Status.UNKNOWN]
         lost = 1
@@ -57,7 +57,7 @@ def test_a_connection_reads_no_version_from_disk(
         raise AssertionError("the disk is read")
 
     async def test() -> None:
-        link = redis_client.RedisClient(f"redis://127.0.0.1:{redis_port}", PATIENT)
+        link = redis_client.RedisClient(f"redis://127.0.0.1:{redis_port}", GENEROUS)
         assert await link.memory() == 0
         await link.close()
 
@@ -68,7 +68,7 @@ def test_a_connection_reads_no_version_from_disk(
 @pytest.mark.parametrize("loop", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
 def test_a_call_is_cancelled_at_any_moment(redis_port: int, loop: Callable[..., None]) -> None:
     async def test() -> None:
-        link = redis_client.RedisClient(f"redis://127.0.0.1:{redis_port}", PATIENT)
+        link = redis_client.RedisClient(f"redis://127.0.0.1:{redis_port}", GENEROUS)
         command: Any = scripts.READ, b"", (["none"] * 7, ["none", 100])
         assert await link.run(*command) == [Status.UNKNOWN]
         in_flight = dropped = 0

@@ -15,7 +15,7 @@ from sruserve.server.streams.redis import scripts
 from sruserve.server.streams.service import Streams
 from sruserve.server.streams.step_view import StreamView
 from tests.server.streams.conftest import ACME
-from tests.server.streams.redis.patience import PATIENT
+from tests.server.streams.redis.generous_timing import GENEROUS
 from tests.server.streams.redis.test_forks import DB, only_redis
 from tests.server.streams.tenants import counted_in_redis
 from tests.server.streams.work import Run, write
@@ -77,7 +77,7 @@ def test_a_stream_that_is_counted_out_during_its_step_is_counted_again(
         client.flushdb()
         client.close()
 
-    run(test, timing=replace(PATIENT, renew_seconds=3600))
+    run(test, timing=replace(GENEROUS, renew_seconds=3600))
 
 
 @only_redis

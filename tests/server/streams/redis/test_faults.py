@@ -22,7 +22,7 @@ from tests.server.held_steps import Steps
 from tests.server.observing import until
 from tests.server.ports import free_port
 from tests.server.streams.conftest import KEYS, OwnRedis, Replicas, StartRedis, wait_briefly
-from tests.server.streams.redis.patience import PATIENT
+from tests.server.streams.redis.generous_timing import GENEROUS
 from tests.server.streams.redis.proxies import LosesAnswers
 from tests.server.streams.redis.running_steps import STEP, active, taken
 from tests.server.streams.replies import code, text
@@ -83,7 +83,7 @@ def test_all_that_wait_for_one_stream_are_told_together_that_redis_stands_still(
     monkeypatch.setattr(redis_client.RedisClient, "run", noted)
     port = free_port()
     settings: dict[str, Any] = {"state_keys": KEYS, "store": f"redis://127.0.0.1:{port}"}
-    settings["timing"] = replace(PATIENT, lease_ms=5000)  # which the last step waits for
+    settings["timing"] = replace(GENEROUS, lease_ms=5000)  # which the last step waits for
     with start_redis(port) as program, serve("characters", **settings) as running:
         replicas = Replicas([running], "redis")
         stream, server = replicas.create(), running[0]
@@ -119,7 +119,7 @@ def test_a_redis_that_is_killed_in_the_middle_of_a_step_is_written_to_once(
     port = free_port()
     keeps = tmp_path if appended else None
     store = f"redis://127.0.0.1:{port}"
-    timing = replace(PATIENT, lease_ms=300)
+    timing = replace(GENEROUS, lease_ms=300)
     with serve("characters", state_keys=KEYS, store=store, timing=timing) as running:
         replicas = Replicas([running], "redis")
         with ThreadPoolExecutor(1) as pool:

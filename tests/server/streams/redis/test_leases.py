@@ -15,7 +15,7 @@ from tests.server.held_steps import Steps
 from tests.server.observing import until
 from tests.server.ports import free_port
 from tests.server.streams.conftest import KEYS, Replicas, StartRedis, key_of
-from tests.server.streams.redis.patience import PATIENT
+from tests.server.streams.redis.generous_timing import GENEROUS
 from tests.server.streams.redis.running_steps import STEP, active, taken
 from tests.server.streams.replies import code, text
 
@@ -34,7 +34,7 @@ def leased(serve: Serve, start_redis: StartRedis) -> Iterator[Leased]:
     """Two servers whose leases are short; their Redis, and a client of it."""
     port = free_port()
     settings: dict[str, Any] = {"state_keys": KEYS, "store": f"redis://127.0.0.1:{port}"}
-    settings["timing"] = replace(PATIENT, lease_ms=300, renew_seconds=0.1)
+    settings["timing"] = replace(GENEROUS, lease_ms=300, renew_seconds=0.1)
     with (
         start_redis(port) as program,
         redis.Redis(port=port) as client,
@@ -99,7 +99,7 @@ def test_a_server_that_was_paused_writes_nothing_over_what_another_did(
     stream = replicas.create()
     path = f"/v1/streams/{stream}/steps"
     few = {"max_tokens": 5, "temperature": 0}
-    timing = replace(PATIENT, renew_seconds=3600)  # as if it were paused
+    timing = replace(GENEROUS, renew_seconds=3600)  # as if it were paused
     with (
         serve("characters", state_keys=KEYS, store=store, timing=timing) as (paused, application),
         ThreadPoolExecutor(1) as pool,

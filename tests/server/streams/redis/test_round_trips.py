@@ -9,13 +9,13 @@ import redis
 
 from tests.server.conftest import Serve
 from tests.server.streams.conftest import KEYS, OwnRedis, Replicas, key_of
-from tests.server.streams.redis.patience import PATIENT
+from tests.server.streams.redis.generous_timing import GENEROUS
 from tests.server.streams.redis.proxies import BeforeRedis
 from tests.server.streams.replies import text
 
 
 def test_a_step_waits_for_redis_twice(serve: Serve, redis_port: int) -> None:
-    timing = replace(PATIENT, renew_seconds=3600, memory_seconds=3600)
+    timing = replace(GENEROUS, renew_seconds=3600, memory_seconds=3600)
     with ExitStack() as stack:
         proxy = BeforeRedis(redis_port)
         stack.callback(proxy.close)

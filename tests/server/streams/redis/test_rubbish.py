@@ -14,7 +14,7 @@ from sruserve.server.streams.redis.store import RedisStore
 from tests.server.conftest import Serve
 from tests.server.ports import free_port
 from tests.server.streams.conftest import KEYS, Replicas, StartRedis
-from tests.server.streams.redis.patience import PATIENT
+from tests.server.streams.redis.generous_timing import GENEROUS
 from tests.server.streams.redis.proxies import AnswersRubbish
 from tests.server.streams.replies import code
 
@@ -64,7 +64,7 @@ def test_a_redis_whose_info_is_rubbish_says_nothing_of_its_memory(redis_port: in
     proxy = AnswersRubbish(redis_port)
 
     async def test() -> None:
-        link = redis_client.RedisClient(f"redis://127.0.0.1:{proxy.port}", PATIENT)
+        link = redis_client.RedisClient(f"redis://127.0.0.1:{proxy.port}", GENEROUS)
         for rubbish in (b":7", b"*1\r\n:3", b"$12\r\nmaxmemory:-5", b"$13\r\nmaxmemory:1e9x"):
             proxy.rubbish = rubbish + b"\r\n"
             assert await link.memory() is None, rubbish
@@ -86,7 +86,7 @@ def test_a_redis_that_says_it_has_endless_memory_is_asked_again(
     async def test() -> None:
         url, envelope = f"redis://127.0.0.1:{proxy.port}", Envelope(KeyRing.parse(KEYS))
         store = RedisStore(
-            url, envelope, 1, [1000, 1000], timing=replace(PATIENT, memory_seconds=0.01)
+            url, envelope, 1, [1000, 1000], timing=replace(GENEROUS, memory_seconds=0.01)
         )
         await store.start()
         try:

@@ -19,7 +19,7 @@ from tests.server.conftest import Serve
 from tests.server.observing import until
 from tests.server.ports import free_port
 from tests.server.streams.conftest import KEYS, Replicas, StartRedis, key_of
-from tests.server.streams.redis.patience import PATIENT
+from tests.server.streams.redis.generous_timing import GENEROUS
 from tests.server.streams.redis.proxies import BeforeRedis
 from tests.server.streams.replies import code
 
@@ -98,7 +98,7 @@ def test_a_redis_that_hides_its_memory_is_divided_all_the_same_and_that_is_told_
 ) -> None:
     port, client = limited
     client.execute_command("ACL", "SETUSER", "sruserve", "-info")
-    timing = replace(PATIENT, memory_seconds=0.01)
+    timing = replace(GENEROUS, memory_seconds=0.01)
     envelope = Envelope(KeyRing.parse(KEYS))
     url = f"redis://sruserve:PASSWORD@127.0.0.1:{port}"
 

@@ -14,7 +14,7 @@ from sruserve.server.http.openapi_parts import Json
 from sruserve.server.http.routes import Handler, Mounted
 
 
-class _Page(Response):
+class _HandlerResponse(Response):
     """Adapts a handler to FastAPI's responses."""
 
     def __init__(self, handler: Handler) -> None:
@@ -26,7 +26,7 @@ class _Page(Response):
         await self._handler(HttpCall(scope, receive, send, values))
 
 
-def create_pages(
+def create_slow_routes(
     mounted: Iterable[Mounted],
     document: Callable[[], Json],
     explain: Callable[[HttpCall], ServeError],
@@ -51,7 +51,7 @@ def create_pages(
 
     def absent(request: Request, error: Exception) -> Response:
         del request, error
-        return _Page(refuse_unknown)
+        return _HandlerResponse(refuse_unknown)
 
     app.add_exception_handler(HTTPException, absent)
     for route, handler in mounted:
@@ -60,8 +60,8 @@ def create_pages(
     return app
 
 
-def _endpoint(handler: Handler) -> Callable[[], Awaitable[_Page]]:
-    async def page() -> _Page:
-        return _Page(handler)
+def _endpoint(handler: Handler) -> Callable[[], Awaitable[_HandlerResponse]]:
+    async def answer() -> _HandlerResponse:
+        return _HandlerResponse(handler)
 
-    return page
+    return answer

@@ -3,4 +3,4 @@
 from sruserve.server.streams.redis.timing import RedisTiming
 
 # Longer than any process of a busy machine stands still.
-PATIENT = RedisTiming(lease_ms=90_000, command_seconds=90, reply_seconds=90)
+GENEROUS = RedisTiming(lease_ms=90_000, command_seconds=90, reply_seconds=90)
