@@ -20,7 +20,7 @@ WITH_GRPC := $(if $(filter-out off,$(SRUSERVE_GRPC_PORT)),-grpc)
 unexport PYTHONDONTWRITEBYTECODE
 SOURCES := pyproject.toml setup.py constraints.txt $(wildcard sruserve/kernels/cpu/*.[ch])
 
-.PHONY: help serve test suite checks check explore lint interpreted oldest docs bench gpu-kit compare lock clean
+.PHONY: help serve test suite checks check explore lint interpreted compiled oldest docs bench gpu-kit compare lock clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -57,6 +57,10 @@ lint: $(VENV)/.test  ## Run ruff and mypy
 interpreted: $(VENV)/.test
 	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/interpreted \
 		tests/gpu/test_engine.py
+
+compiled: $(VENV)/.test $(OLDEST_TRITON) $(NEWEST_TRITON)  ## Compile the GPU kernels that have changed, and store what the tests check
+	OLDEST_TRITON=$(OLDEST_TRITON) NEWEST_TRITON=$(NEWEST_TRITON) OMP_NUM_THREADS=1 \
+		$(BIN)/python -m tests.kernels.aot_table
 
 oldest: $(OLDEST)/.done  ## Run the tests that need no GPU on the oldest allowed versions
 	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest --numprocesses=2 --dist=loadfile \

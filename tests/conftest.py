@@ -22,7 +22,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # Whole files go to the processes in turn; the others would wait for a long one that began last.
 LONG = (
-    *("test_running.py", "test_releases.py", "test_compiled.py", "test_prometheus.py"),
+    *("test_running.py", "test_releases.py", "test_prometheus.py"),
     *("test_document.py", "test_onnx_docs.py", "test_package.py", "test_openapi.py"),
     *("test_process.py", "test_cache.py", "test_keras_files.py", "test_hazards.py"),
     *("test_monitoring.py", "test_ray_serve.py", "test_notebooks.py", "test_resume.py"),

@@ -2,6 +2,8 @@
 
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -37,14 +39,22 @@ def poisoned_outputs() -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="session")
 def quick_interpreter() -> Iterator[None]:
     """Triton's interpreter without its slowest parts; its results do not change."""
-    if not INTERPRETED:
+    with pytest.MonkeyPatch.context() as patch:
+        if INTERPRETED:
+            compute_less(patch)
+            remember_types(patch)
         yield
-        return
-    from triton.language import standard
+
+
+def compute_less(patch: pytest.MonkeyPatch) -> None:
+    """Leave out what the interpreter does again and again, number by number, or for nothing."""
+    import triton.language
+    from triton.language import core, semantic
     from triton.runtime import interpreter
 
     prepare, prepared = interpreter._patch_lang, set[str]()
-    reduce = interpreter.ReduceOps.apply_impl
+    check = semantic.TritonSemantic.binary_op_type_checking_impl
+    kept = {"int1", "int32", "int64", "uint64", "fp32", "fp64"}  # if both operands have the type
 
     def prepare_once(function: Callable[..., Any]) -> Any:
         """Replace the language once per module, not at every call in a kernel."""
@@ -53,14 +63,62 @@ def quick_interpreter() -> Iterator[None]:
             prepare(function)
         return interpreter._LangPatchScope()  # with nothing to take back
 
-    def reduce_at_once(self: Any, tensors: Any) -> Any:
-        """The original computes the xor of a sort number by number; use NumPy."""
-        if self.combine_fn != standard._xor_combine:
-            return reduce(self, tensors)
-        result = np.bitwise_xor.reduce(tensors[0].handle.data, self.axis, keepdims=self.keep_dims)
-        return self.to_tensor(result, tensors[0].dtype)
+    def sort_at_once(x: Any, descending: bool) -> Any:
+        """The original is a network of comparisons, in Python."""
+        ordered = np.sort(x.handle.data)
+        handle = interpreter.TensorHandle(ordered[::-1] if descending else ordered, x.dtype)
+        return core.tensor(handle, x.type)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(interpreter, "_patch_lang", prepare_once)
-        patch.setattr(interpreter.ReduceOps, "apply_impl", reduce_at_once)
-        yield
+    def check_others(self: Any, left: Any, right: Any, *rest: Any, **options: Any) -> Any:
+        tensors = isinstance(left, core.tensor) and isinstance(right, core.tensor)
+        if tensors and left.type is right.type and left.dtype.name in kept:
+            return left, right
+        return check(self, left, right, *rest, **options)
+
+    patch.setattr(interpreter, "_patch_lang", prepare_once)
+    patch.setattr(triton.language, "sort", sort_at_once)
+    patch.setattr(semantic.TritonSemantic, "binary_op_type_checking_impl", check_others)
+    # Without `debug`, it computes whether an integer overflows and tells nobody.
+    builder = interpreter.interpreter_builder
+    assert not builder.options.debug
+    patch.setattr(builder, "options", replace(builder.options, sanitize_overflow=False))
+
+
+def remember_types(patch: pytest.MonkeyPatch) -> None:
+    """Make each type and each shape once, not for every number that a kernel computes."""
+    from triton.language import core, semantic
+    from triton.runtime import interpreter
+
+    blocks: dict[tuple[Any, ...], Any] = {}
+    numpy_types: dict[str, Any] = {}
+    shapes: dict[tuple[int, ...], tuple[Any, Any]] = {}
+    numpy_type = interpreter._get_np_dtype
+    broadcast = semantic.TritonSemantic.broadcast_impl_value
+
+    def numpy_type_once(kind: Any) -> Any:
+        if kind.name not in numpy_types:
+            numpy_types[kind.name] = numpy_type(kind)
+        return numpy_types[kind.name]
+
+    def block_once(element: Any, shape: Any) -> Any:
+        key = (element.name, *shape)
+        if key not in blocks:
+            blocks[key] = core.block_type(element, shape)
+        return blocks[key]
+
+    def begin_tensor(self: Any, handle: Any, kind: Any) -> None:
+        key = tuple(kind.shape) if kind.is_block() else ()
+        if key not in shapes:
+            shapes[key] = core.tuple(map(core.constexpr, key)), core.constexpr(prod(key))
+        self.handle, self.type, self.dtype = handle, kind, kind.scalar
+        self.shape, self.numel = shapes[key]
+
+    def broadcast_others(self: Any, left: Any, right: Any) -> Any:
+        same = left.shape is right.shape
+        return (left, right) if same else broadcast(self, left, right)
+
+    patch.setattr(interpreter, "_get_np_dtype", numpy_type_once)
+    patch.setattr(interpreter.interpreter_builder, "get_block_ty", block_once)
+    patch.setattr(core.block_type, "with_element_ty", lambda kind, to: block_once(to, kind.shape))
+    patch.setattr(core.tensor, "__init__", begin_tensor)
+    patch.setattr(semantic.TritonSemantic, "broadcast_impl_value", broadcast_others)

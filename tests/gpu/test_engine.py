@@ -65,42 +65,63 @@ def driver(model: Model) -> Iterator[Driver]:
 @pytest.fixture
 def bursts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of streams of every burst that ran."""
+    return counted(monkeypatch)
+
+
+def counted(patch: pytest.MonkeyPatch) -> list[int]:
     seen: list[int] = []
     launch = GraphDecoder.launch
 
-    def counted(self: GraphDecoder, limits: Any, rows: list[int], *rest: Any) -> Burst:
+    def count(self: GraphDecoder, limits: Any, rows: list[int], *rest: Any) -> Burst:
         seen.append(len(rows))
         return launch(self, limits, rows, *rest)
 
-    monkeypatch.setattr(GraphDecoder, "launch", counted)
+    patch.setattr(GraphDecoder, "launch", count)
     return seen
 
 
-async def complete(driver: Driver, seed: int, tokens: int = 9, **options: Any) -> Generated:
+@pytest.fixture(scope="module")
+def alone(driver: Driver) -> list[Generated]:
+    """What every way of sampling gives while no other stream is there, in bursts."""
+
+    async def each() -> list[Generated]:
+        return [await complete(driver, seed, **s) for seed, s in enumerate(SAMPLINGS)]
+
+    with pytest.MonkeyPatch.context() as patch:
+        bursts = counted(patch)
+        results = asyncio.run(each())
+    assert set(bursts) == {1}
+    return results
+
+
+@pytest.fixture(scope="module")
+def whole(driver: Driver) -> Generated:
+    """A completion that nothing interrupts."""
+    return asyncio.run(complete(driver, 3, tokens=8))
+
+
+async def complete(driver: Driver, seed: int, tokens: int = 6, **options: Any) -> Generated:
+    """By default in two bursts, the second of which is shorter than it may be."""
     return await driver.generate("To be", tokens, seed=seed, **options)
 
 
+# In this dtype alone, because another rounding gives another text.
+@pytest.mark.parametrize("model", ["float32"], indirect=True)
 @awaited
 async def test_completions_are_those_of_the_cpu(
-    device: torch.device, bursts: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    alone: list[Generated], bursts: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """In float32, because another rounding gives another text."""
-    model = random_model(tmp_path / "here", device=device, vocabulary=LETTERS)
-    with Driver(model, LIMITS) as driver:
-        results = [await complete(driver, seed, **s) for seed, s in enumerate(SAMPLINGS)]
-    assert bursts
-    bursts.clear()
     monkeypatch.setattr("sruserve.kernels.dispatch._INTERPRETED", False)
     with Driver(random_model(tmp_path / "m", vocabulary=LETTERS), LIMITS) as on_cpu:
         expected = [await complete(on_cpu, seed, **s) for seed, s in enumerate(SAMPLINGS)]
     assert not bursts
-    assert [each.tokens for each in results] == [each.tokens for each in expected]
+    assert [each.tokens for each in alone] == [each.tokens for each in expected]
 
 
 @awaited
-async def test_company_changes_no_token(driver: Driver, bursts: list[int]) -> None:
-    alone = [await complete(driver, seed, **s) for seed, s in enumerate(SAMPLINGS)]
-    bursts.clear()
+async def test_company_changes_no_token(
+    driver: Driver, alone: list[Generated], bursts: list[int]
+) -> None:
     together = await asyncio.gather(
         *(complete(driver, seed, **s) for seed, s in enumerate(SAMPLINGS))
     )
@@ -119,8 +140,9 @@ async def test_asking_for_logprobs_changes_no_token(driver: Driver) -> None:
 
 
 @awaited
-async def test_a_completion_that_goes_on_is_one_that_never_stopped(driver: Driver) -> None:
-    whole = await complete(driver, 3, tokens=8)
+async def test_a_completion_that_goes_on_is_one_that_never_stopped(
+    driver: Driver, whole: Generated
+) -> None:
     first = await complete(driver, 3, tokens=3)
     then = await driver.generate("", 5, seed=3, start=first.state)
     assert first.text + then.text == whole.text
@@ -131,8 +153,9 @@ async def test_a_completion_that_goes_on_is_one_that_never_stopped(driver: Drive
 
 
 @awaited
-async def test_a_stop_inside_a_burst_leaves_the_state_at_the_stop(driver: Driver) -> None:
-    whole = await complete(driver, 3, tokens=8)
+async def test_a_stop_inside_a_burst_leaves_the_state_at_the_stop(
+    driver: Driver, whole: Generated
+) -> None:
     stop = whole.text[4]
     place = whole.text.index(stop)
     stopped = await complete(driver, 3, tokens=8, stop=(stop,))

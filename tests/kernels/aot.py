@@ -1,31 +1,16 @@
-"""Compile every shipped Triton kernel ahead of time, on a machine without a GPU.
-
-`python -m tests.kernels.aot 0 2` compiles the first of every two `forms()`, `1 2` the others, and
-each of them those that are for every Triton, with whichever Triton it finds, and prints one JSON
-object: {"triton": version, "kernels": {key: facts}},
-the facts being what `Compiled` holds, without the PTX, and the wanted patterns that the PTX lacks.
+"""The forms of every shipped Triton kernel, which are compiled on a machine without a GPU.
 
 To add a kernel, write a function that yields a `Configuration` for every form its launcher can
 choose (a covering set where that is many), built from the tables in
-`sruserve.kernels.triton.tiles`, and name it in `configurations`. `signature` and `constants`
-together name every parameter of the kernel; pointers count as 16-byte aligned, and a None in
-`constants` is an argument left out.
+`sruserve.kernels.triton.tiles`, and name it in `configurations`; then `make compiled` stores what
+the compiler says of it. `signature` and `constants` together name every parameter of the kernel;
+pointers count as 16-byte aligned, and a None in `constants` is an argument left out.
 """
 
-import json
-import re
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
-from pathlib import Path
 from typing import Any
-
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
 
 from sruserve.kernels.cell import Activation, Cell, Kind
 from sruserve.kernels.triton import tiles
@@ -48,7 +33,6 @@ class Configuration:
     contains: capability -> a pattern that must occur in the PTX, such as an MMA instruction.
     sums_from_zero: whether every product's sum has to start from zero, and not from a bias.
     capabilities: what it is compiled for.
-    every_triton: whether each Triton compiles it, and not one of them.
     """
 
     name: str
@@ -62,24 +46,6 @@ class Configuration:
     contains: dict[int, str] = field(default_factory=dict)
     sums_from_zero: bool = False
     capabilities: tuple[int, ...] = CAPABILITIES
-    every_triton: bool = False
-
-
-@dataclass(frozen=True)
-class Compiled:
-    """The compiler's result for a configuration.
-
-    spill_bytes: stack and local memory. sums_from_others: products that start from other numbers
-    than zeros or, in a loop, their own sums so far.
-    """
-
-    ptx: str
-    async_copies: int
-    registers: int
-    spill_bytes: int
-    shared_bytes: int
-    barriers: int
-    sums_from_others: int
 
 
 def configurations() -> Iterator[Configuration]:
@@ -99,20 +65,14 @@ def configurations() -> Iterator[Configuration]:
     )
 
 
-def forms() -> Iterator[tuple[Configuration, int]]:
-    """Every configuration with each capability; every second one covers all kinds."""
-    for turn, wanted in enumerate(configurations()):
-        for capability in wanted.capabilities[:: 1 if turn % 2 else -1]:
-            yield wanted, capability
-
-
-def share_of_forms(share: int, shares: int) -> Iterator[tuple[Configuration, int]]:
-    """What one of so many Tritons compiles: every form that is for each of them, and its turns."""
-    turn = 0
-    for wanted, capability in forms():
-        if wanted.every_triton or turn % shares == share:
-            yield wanted, capability
-        turn += not wanted.every_triton
+def forms() -> dict[str, tuple[Configuration, int]]:
+    """Every configuration with each of its capabilities, by name; launchers share some of them."""
+    named: dict[str, tuple[Configuration, int]] = {}
+    for wanted in configurations():
+        for capability in wanted.capabilities:
+            name, form = f"{wanted.name}-sm{capability}", (wanted, capability)
+            assert named.setdefault(name, form) == form, f"{name} is two different forms"
+    return named
 
 
 def scan_configurations() -> Iterator[Configuration]:
@@ -198,73 +158,3 @@ def scan_form(
         barriers=8,
         capabilities=(90,),
     )
-
-
-def key(configuration: Configuration, capability: int) -> str:
-    return f"{configuration.name}-sm{capability}"
-
-
-def compile_ahead(
-    kernel: Any,
-    signature: dict[str, str],
-    constants: dict[str, Any],
-    options: dict[str, Any],
-    capability: int,
-) -> Compiled:
-    """Compile for a GPU that this machine need not have; parameters as in `Configuration`."""
-    types = {
-        name: "constexpr" if name in constants else signature[name] for name in kernel.arg_names
-    }
-    aligned = {
-        (place,): [["tt.divisibility", 16]]
-        for place, kind in enumerate(types.values())
-        if kind.startswith("*")
-    }
-    source = ASTSource(kernel, types, constants, aligned)
-    compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
-    ptx = compiled.asm["ptx"]
-    usage = _cuobjdump("--dump-resource-usage", compiled.asm["cubin"])
-    used = {name: int(value) for name, value in re.findall(r"(\w+):(\d+)", usage)}
-    return Compiled(
-        ptx,
-        len(re.findall(r"cp\.async\.c[ag]", ptx)),
-        used["REG"],
-        used["STACK"] + used["LOCAL"],
-        compiled.metadata.shared,
-        len(re.findall(r"bar\.(?:warp\.)?sync", ptx)),
-        _sums_from_others(compiled.asm["ttir"]),
-    )
-
-
-def _sums_from_others(ttir: str) -> int:
-    starts = re.findall(r"tt\.dot %\S+, %\S+, (%\w+)", ttir)
-    return sum(bool(re.search(rf"{each} = (?!arith\.constant)[a-z]", ttir)) for each in starts)
-
-
-def _cuobjdump(what: str, cubin: bytes) -> str:
-    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        return subprocess.run(
-            [tool, what, file.name], capture_output=True, check=True, text=True
-        ).stdout
-
-
-def main() -> None:
-    share, shares = map(int, sys.argv[1:])
-    kernels: dict[str, dict[str, Any]] = {}
-    for wanted, capability in share_of_forms(share, shares):
-        made = compile_ahead(
-            wanted.kernel, wanted.signature, wanted.constants, wanted.options, capability
-        )
-        facts = asdict(made)
-        del facts["ptx"]
-        pattern = wanted.contains.get(capability, "")
-        facts["lacks"] = "" if re.search(pattern, made.ptx) else pattern
-        kernels[key(wanted, capability)] = facts
-    print(json.dumps({"triton": triton.__version__, "kernels": kernels}))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,7 @@
 """The variants that no device has judged, for `tests.kernels.aot` to compile.
 
-Each for every capability on which it may be chosen, by every Triton, but for large tiles: their
-instructions are those of the tiles that ship.
+Each for every capability on which it may be chosen, but for large tiles: their instructions are
+those of the tiles that ship.
 """
 
 from collections.abc import Iterator
@@ -76,7 +76,7 @@ def _merged_form(
 
 
 def _candidate(wanted: Configuration) -> Configuration:
-    return replace(wanted, name=f"candidate-{wanted.name}", every_triton=True)
+    return replace(wanted, name=f"candidate-{wanted.name}")
 
 
 def _of_narrow_tile(wanted: Configuration, place: tuple[int, int]) -> Configuration:

@@ -86,7 +86,6 @@ def descriptor_configurations() -> Iterator[Configuration]:
             options=_options(tile),
             contains={90: rf"(?=[\s\S]*cp\.async\.bulk\.tensor){MMA[90]}"},
             capabilities=(90,),
-            every_triton=True,
         )
 
 

@@ -57,14 +57,9 @@ except ModuleNotFoundError:
 """
 
 
-def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=120
-    )
-
-
 def test_a_bare_checkout_with_torch_and_triton_is_all_it_needs() -> None:
-    done = _run("-c", _SINGLE_STREAM)
+    command = [sys.executable, "-c", _SINGLE_STREAM]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("alone\n")
 
@@ -79,13 +74,16 @@ def test_help_teaches(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_it_says_so_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_gpu_it_says_so_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    done = _run("-m", "bench.gpu")
-    assert done.returncode == 2
-    assert not done.stdout
-    assert done.stderr.count("\n") == 1
-    assert "torch sees no GPU" in done.stderr
+    monkeypatch.setattr(sys, "argv", ["bench.gpu"])
+    assert gpu.main() == 2
+    said = capsys.readouterr()
+    assert not said.out
+    assert said.err.count("\n") == 1
+    assert "torch sees no GPU" in said.err
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
