@@ -32,14 +32,24 @@ class Page:
         self._sent += 1
         message = {"id": self._sent, "method": method, "params": parameters}
         self._socket.send(json.dumps(message))
+        while (received := self._receive()).get("id") != self._sent:
+            pass
+        assert "error" not in received, received
+        result: dict[str, Any] = received["result"]
+        return result
+
+    def wait_for(self, method: str, **parameters: Any) -> None:
+        """Wait for an event with these parameters, of those that come from now on."""
         while True:
-            received = json.loads(self._socket.recv(_ANSWER_SECONDS))
-            if received.get("id") == self._sent:
-                assert "error" not in received, received
-                result: dict[str, Any] = received["result"]
-                return result
-            if received["method"] in ("Runtime.exceptionThrown", "Log.entryAdded"):
-                self.problems.append(json.dumps(received["params"]))
+            received = self._receive()
+            if received["method"] == method and parameters.items() <= received["params"].items():
+                return
+
+    def _receive(self) -> dict[str, Any]:
+        received: dict[str, Any] = json.loads(self._socket.recv(_ANSWER_SECONDS))
+        if received.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded"):
+            self.problems.append(json.dumps(received["params"]))
+        return received
 
     def evaluate(self, program: str) -> Any:
         """The value of an expression in JavaScript, once its promise is kept."""
