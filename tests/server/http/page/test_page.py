@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.browser import opened
+from tests.browser import Browser
 from tests.npm import installed
 from tests.server.http.page.conftest import KEYS, MODELS, Visit, Visitor
 from tests.server.http.page.test_generating import go_back, wait_idle, write
@@ -240,9 +240,9 @@ performance.getEntriesByType("resource").map(({ name }) => new URL(name).pathnam
 
 
 def test_the_page_paints_before_it_loads_what_makes_it_work(
-    demo: httpx.Client, tmp_path: Path
+    demo: httpx.Client, browser: Browser
 ) -> None:
-    with opened("about:blank", tmp_path) as page:
+    with browser.new_page() as page:
         visitor = Visitor(page, str(demo.base_url).rstrip("/"))
         page.call("Page.enable")
         page.call("Page.addScriptToEvaluateOnNewDocument", source=_HIDE_PAINTS)
@@ -261,9 +261,9 @@ def test_the_page_paints_before_it_loads_what_makes_it_work(
 
 
 def test_the_policy_refuses_markup_and_styles_from_scripts(
-    demo: httpx.Client, tmp_path: Path
+    demo: httpx.Client, browser: Browser
 ) -> None:
-    with opened("about:blank", tmp_path) as page:
+    with browser.new_page() as page:
         visitor = Visitor(page, str(demo.base_url).rstrip("/"))
         visitor.open()
         assert visitor.problems() == []
