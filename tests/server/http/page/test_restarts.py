@@ -17,7 +17,7 @@ from tests.server.http.page.test_generating import (
 from tests.server.ports import free_port
 from tests.server.processes import Process, serving
 
-TOKENS = 1500  # many more than come until the server is killed
+TOKENS = 1000  # many more than come until the server is killed
 
 
 @pytest.fixture
