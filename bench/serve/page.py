@@ -1,11 +1,14 @@
 """The page at `/` in a real browser: how soon it is there, and how soon a keystroke is answered.
 
-    python -m bench.serve.page       # two minutes; needs an idle machine
+    python -m bench.serve.page       # three minutes; needs an idle machine
 
 Needs Chromium (Debian: chromium) and the packages of the tests. The server and the browser share
 the machine. A first paint is that of a visit without a cache, in turn with one of a page of one
 word: in a browser that has opened pages before, which is what a visitor has, and in one that was
-just started. The page works once it has loaded its scripts and asked for the models. A keystroke's
+just started. Before a visit, the browser rests on an empty page, so that it does not still close
+the last page's process and start a spare one while the visit is timed. No script but the page's own
+runs before the paint: it would pay for the start of JavaScript, which a page of a word does not
+need. The page works once it has loaded its scripts and asked for the models. A keystroke's
 time is from the event of a character until the frame that shows its reply; each is typed when the
 last one is drawn. A missed target does not fail the run, but is marked in the table.
 """
@@ -16,6 +19,7 @@ import sys
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
+from time import sleep
 
 from bench.report.arguments import command_line
 from bench.report.report import Report
@@ -26,34 +30,27 @@ from bench.serve.one_word import one_word
 from bench.serve.processes import StartFailed, sruserve
 from tests.browser import Page, opened
 
-# When the page works, to a millisecond; at once for a page that is never busy.
-_WATCH_READY = """
-addEventListener("DOMContentLoaded", () => {
-  const look = () => {
-    if (document.body.ariaBusy !== null) return;
-    window.ready = performance.now();
-    observer.disconnect();
-  };
-  const observer = new MutationObserver(look);
-  observer.observe(document.body, { attributeFilter: ["aria-busy"] });
-  look();
-});
-"""
+_REST_SECONDS = 0.5
+# When the page works, to a millisecond, and what it has loaded then or soon after.
 _VISITED = """
-new Promise((done) => {
-  const look = () => {
-    const paint = performance.getEntriesByName("first-contentful-paint")[0];
-    if (!paint || !window.ready || document.readyState !== "complete") return setTimeout(look, 20);
-    const own = (entry) => !new URL(entry.name).pathname.match(/^.(v1|metrics|readyz)/);
-    const files = [
-      ...performance.getEntriesByType("navigation"),
-      ...performance.getEntriesByType("resource").filter(own),
-    ];
-    const bytes = files.reduce((sum, { transferSize }) => sum + transferSize, 0);
-    done({ paint: paint.startTime, ready: window.ready, bytes });
-  };
-  look();
-})
+(async () => {
+  const pause = (ms) => new Promise((done) => setTimeout(done, ms));
+  const { body } = document;
+  const changed = (done) =>
+    new MutationObserver(done).observe(body, { attributeFilter: ["aria-busy"] });
+  if (body.ariaBusy !== null) await new Promise(changed);
+  const ready = performance.now();
+  const paints = () => performance.getEntriesByName("first-contentful-paint");
+  while (!paints().length) await pause(20);
+  await pause(100);
+  const own = (entry) => !new URL(entry.name).pathname.match(/^.(v1|metrics|readyz)/);
+  const files = [
+    ...performance.getEntriesByType("navigation"),
+    ...performance.getEntriesByType("resource").filter(own),
+  ];
+  const bytes = files.reduce((sum, { transferSize }) => sum + transferSize, 0);
+  return { paint: paints()[0].startTime, ready, bytes };
+})()
 """
 # The page says with each reply what was read for it.
 _WATCH = """
@@ -82,9 +79,11 @@ class _Visits:
         self.timings: dict[str, list[dict[str, float]]] = {url: [], plain: []}
 
     def visit(self, page: Page, address: str) -> None:
-        """Open an address anew."""
+        """Open an address anew, and run nothing in it before its paint."""
         page.call("Page.navigate", url="about:blank")
+        sleep(_REST_SECONDS)
         page.call("Page.navigate", url=address)
+        page.wait_for("Page.lifecycleEvent", name="firstContentfulPaint")
         self.timings[address].append(page.evaluate(_VISITED))
 
     def add_case(self, report: Report, name: str) -> None:
@@ -132,16 +131,17 @@ def first_visits(report: Report, url: str, plain: str, count: int) -> None:
 
 
 def _prepare(page: Page) -> None:
-    """Let a page keep no files, and note when each page that it opens works."""
+    """Let a page keep no files, and tell of its paint."""
     page.call("Network.enable")
     page.call("Network.setCacheDisabled", cacheDisabled=True)
     page.call("Page.enable")
-    page.call("Page.addScriptToEvaluateOnNewDocument", source=_WATCH_READY)
+    page.call("Page.setLifecycleEventsEnabled", enabled=True)
 
 
 def keystrokes(report: Report, page: Page, url: str, texts: list[str]) -> None:
     """Type texts into the classifier's field, and measure until each reply is drawn."""
     page.call("Page.navigate", url=url)
+    page.wait_for("Page.lifecycleEvent", name="firstContentfulPaint")
     page.evaluate(_VISITED)
     page.evaluate(_WATCH)
     times = []

@@ -25,11 +25,7 @@ _PAGE, _STYLE, _START = "index.html", "first.css", "start.js"
 # What takes the place of a link to a file: the file between two tags.
 _INLINED = {
     _STYLE: (f'<link rel="stylesheet" href="/page/{_STYLE}">', "<style>", "</style>"),
-    _START: (
-        f'<script type="module" src="/page/{_START}"></script>',
-        '<script type="module">',
-        "</script>",
-    ),
+    _START: (f'<script src="/page/{_START}"></script>', "<script>", "</script>"),
 }
 _NAMES = tuple(sorted({file.name for file in _FOLDER.iterdir()} - {_PAGE, *_INLINED}))
 _VARY = (b"vary", b"Accept")
@@ -50,7 +46,7 @@ class Index:
     def __init__(self, has_page: bool) -> None:
         self._routes = json_bytes({"name": "sruserve", "version": __version__, **_ROUTES})
         self._page = _WholePage() if has_page else None
-        self._files = StaticFiles(_FOLDER, _NAMES if has_page else ())
+        self._files = StaticFiles(_FOLDER, _NAMES if has_page else (), packed=True)
 
     async def index(self, call: HttpCall) -> None:
         """Find the other routes.
@@ -79,7 +75,7 @@ class _WholePage:
             page = page.replace(link, f"{opening}{content}{closing}")
             digest = b64encode(sha256(content.encode()).digest()).decode()
             policy = policy.replace(f"{{{name}}}", f"'sha256-{digest}'")
-        self._file = StaticFile(page.encode(), ".html")
+        self._file = StaticFile(page.encode(), ".html", packed=True)
         self._headers = (
             _VARY,
             (b"referrer-policy", b"no-referrer"),

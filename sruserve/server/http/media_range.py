@@ -1,4 +1,4 @@
-"""Which of two media types a client prefers, by its `Accept` header (RFC 9110, 12.5.1)."""
+"""What a client prefers, by its `Accept` and `Accept-Encoding` (RFC 9110, 12.5.1 and 12.5.3)."""
 
 _MAX_RANGES = 64
 
@@ -8,8 +8,17 @@ def prefers(accept: str, wanted: str, other: str) -> bool:
 
     wanted, other: media types such as `text/html`, in lower case.
     """
-    ranges = [_read(part) for part in accept.lower().split(",", _MAX_RANGES)[:_MAX_RANGES]]
+    ranges = _ranges(accept)
     return _weight(ranges, wanted) > _weight(ranges, other)
+
+
+def accepts(accept_encoding: str, coding: str) -> bool:
+    """Whether the header names a coding of content, such as `gzip`, and does not refuse it."""
+    return dict(_ranges(accept_encoding)).get(coding, 0.0) > 0
+
+
+def _ranges(header: str) -> list[tuple[str, float]]:
+    return [_read(part) for part in header.lower().split(",", _MAX_RANGES)[:_MAX_RANGES]]
 
 
 def _weight(ranges: list[tuple[str, float]], media_type: str) -> float:

@@ -1,11 +1,13 @@
 """Files of this package that browsers load: read once, and sent again only if they differ."""
 
+import gzip
 from collections.abc import Iterable
 from hashlib import sha256
 from pathlib import Path
 
 from sruserve.server.errors import RouteNotFound
 from sruserve.server.http.call import HttpCall
+from sruserve.server.http.media_range import accepts
 from sruserve.server.http.routes import Reply
 
 Headers = Iterable[tuple[bytes, bytes]]
@@ -24,30 +26,50 @@ NOT_MODIFIED = Reply(
 )
 
 
-class StaticFile:
-    """A file with its type and the tag of its content."""
+class _Content:
+    """What is sent for a file in one coding, with headers of its own: the tag, for one."""
 
-    def __init__(self, content: bytes, suffix: str) -> None:
-        self._content = content
+    def __init__(self, content: bytes, *headers: tuple[bytes, bytes]) -> None:
+        self.content = content
+        self.etag = f'"{sha256(content).hexdigest()[:32]}"'
+        self.headers = (*headers, (b"etag", self.etag.encode()))
+
+
+class StaticFile:
+    """A file with its type.
+
+    packed: clients that accept gzip get it so, packed once. It then varies with what they accept.
+    """
+
+    def __init__(self, content: bytes, suffix: str, packed: bool = False) -> None:
         self._type = (b"content-type", _TYPES[suffix].encode())
-        self._etag = f'"{sha256(content).hexdigest()[:32]}"'
+        self._plain, self._packed = _Content(content), None
+        if packed:
+            vary = (b"vary", b"Accept-Encoding")
+            self._plain = _Content(content, vary)
+            small = gzip.compress(content, mtime=0)  # each worker sends the same
+            self._packed = _Content(small, vary, (b"content-encoding", b"gzip"))
 
     async def send(self, call: HttpCall, headers: Headers = ()) -> None:
         """Answer with the file, or that the client has it already."""
-        always = [*headers, *_ALWAYS, (b"etag", self._etag.encode())]
-        if self._etag in (call.header(b"if-none-match") or ""):
+        chosen = self._plain
+        if self._packed is not None and accepts(call.header(b"accept-encoding") or "", "gzip"):
+            chosen = self._packed
+        always = [*headers, *_ALWAYS, *chosen.headers]
+        if chosen.etag in (call.header(b"if-none-match") or ""):
             await call.start(304, always)
             await call.send(b"")
         else:
-            await call.reply_as(200, self._content, [self._type, *always])
+            await call.reply_as(200, chosen.content, [self._type, *always])
 
 
 class StaticFiles:
     """Files of one folder, read at creation, so that no path of a request reaches the disk."""
 
-    def __init__(self, folder: Path, names: Iterable[str]) -> None:
+    def __init__(self, folder: Path, names: Iterable[str], packed: bool = False) -> None:
         self._files = {
-            name: StaticFile((folder / name).read_bytes(), Path(name).suffix) for name in names
+            name: StaticFile((folder / name).read_bytes(), Path(name).suffix, packed)
+            for name in names
         }
 
     async def send(self, call: HttpCall, name: str) -> None:

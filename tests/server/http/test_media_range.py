@@ -1,8 +1,8 @@
-"""Which of two media types an `Accept` header prefers."""
+"""Which of two media types an `Accept` header prefers, and which coding the other accepts."""
 
 import pytest
 
-from sruserve.server.http.media_range import prefers
+from sruserve.server.http.media_range import accepts, prefers
 
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,image/webp,*/*;q=0.8"
 
@@ -43,3 +43,13 @@ def test_a_header_that_ranks_html_first(accept: str) -> None:
 )
 def test_a_header_that_does_not(accept: str) -> None:
     assert not prefers(accept, "text/html", "application/json")
+
+
+@pytest.mark.parametrize("header", ["gzip", "GZIP", "deflate, gzip;q=0.5, br", " gzip ; q=1"])
+def test_a_coding_that_is_accepted(header: str) -> None:
+    assert accepts(header, "gzip")
+
+
+@pytest.mark.parametrize("header", ["", "br", "gzip;q=0", "gzip;q=0.0, br", "x-gzip", "gzip;q=a"])
+def test_a_coding_that_is_not(header: str) -> None:
+    assert not accepts(header, "gzip")

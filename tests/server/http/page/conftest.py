@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 import sruserve
-from tests.browser import Page, opened
+from tests.browser import Browser, Page, running
 from tests.server.observing import until
 from tests.server.processes import serving
 
@@ -48,7 +48,8 @@ class Visitor:
 
     def open(self, fragment: str = "") -> None:
         """Open the page anew, as in a new tab."""
-        self.page.call("Page.navigate", url="about:blank")
+        # a short text of the same server: its process stays, that of an empty page is another
+        self.page.call("Page.navigate", url=f"{self.url}/livez")
         self.page.call("Page.navigate", url=f"{self.url}/{fragment}")
         self.wait(_READY)
         self.page.evaluate(_RECORD)
@@ -108,12 +109,18 @@ Visit = Callable[[str], AbstractContextManager[Visitor]]
 
 
 @pytest.fixture(scope="session")
-def visit(tmp_path_factory: pytest.TempPathFactory) -> Visit:
-    """`with visit(url) as visitor`: a browser; its console stays silent."""
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with running(tmp_path_factory.mktemp("profile")) as browser:
+        yield browser
+
+
+@pytest.fixture(scope="session")
+def visit(browser: Browser) -> Visit:
+    """`with visit(url) as visitor`: a tab of a browser; its console stays silent."""
 
     @contextmanager
     def start(url: str) -> Iterator[Visitor]:
-        with opened("about:blank", tmp_path_factory.mktemp("profile")) as page:
+        with browser.new_page() as page:
             visitor = Visitor(page, url.rstrip("/"))
             visitor.open()
             yield visitor
