@@ -31,8 +31,8 @@ def requirements(torch: str | None = None) -> list[str]:
     versions = {name_of(line): line.partition("==")[2] for line in pins}
     tools = [line for line in extras["test"] if name_of(line) not in {*map(name_of, UNUSED)}]
     for line in tools:
-        name, asked = name_of(line), re.split("[>=<]", line)[0]
-        oldest.append(asked if name in chosen else f"{asked}=={versions[name]}")
+        name, package = name_of(line), re.split("[>=<]", line)[0]
+        oldest.append(package if name in chosen else f"{package}=={versions[name]}")
     return oldest
 
 

@@ -202,19 +202,19 @@ def fast_recurrence(slow: Recurrence) -> Recurrence:
 def largest_difference(fast: Recurrence, slow: Recurrence, k: int) -> float:
     """The largest difference in values and gradients on a random layer with `k` matrices."""
     steps, batch, width = 7, 5, 33
-    given = [
+    tensors = [
         torch.randn(*shape)
         for shape in [(steps * batch, width * k), (steps, batch, width), (2 * width,), (2 * width,)]
     ]
     c_init, mask, weigh = torch.randn(3, batch, width)
-    found = []
+    results = []
     for recurrence in (fast, slow):
-        inputs = [tensor.clone().requires_grad_() for tensor in [*given, c_init]]
+        inputs = [tensor.clone().requires_grad_() for tensor in [*tensors, c_init]]
         h, c = recurrence(*inputs, 0, width, False, True, torch.tensor([1.2]), mask.abs(), None)
         loss = (h.cumsum(0) * weigh).sum() + (c * weigh).sum()
         grads = torch.autograd.grad(loss, inputs, allow_unused=True)
-        found.append([h, c, *(grad for grad in grads if grad is not None and grad.any())])
-    return max(float((a - b).abs().max()) for a, b in zip(*found, strict=True))
+        results.append([h, c, *(grad for grad in grads if grad is not None and grad.any())])
+    return max(float((a - b).abs().max()) for a, b in zip(*results, strict=True))
 
 
 def install() -> None:

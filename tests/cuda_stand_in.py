@@ -129,9 +129,9 @@ class StandInCuda:
 
     def new_stream(self, device: object = None, priority: int = 0) -> Stream:
         streams = self._streams.setdefault(priority, [Stream(self) for _ in range(STREAMS)])
-        given = self._given.get(priority, 0)
-        self._given[priority] = given + 1
-        return streams[given % STREAMS]
+        count = self._given.get(priority, 0)
+        self._given[priority] = count + 1
+        return streams[count % STREAMS]
 
     def new_event(self) -> Event:
         return Event(self)

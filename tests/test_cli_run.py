@@ -34,19 +34,19 @@ def answers(path: Path) -> list[dict[str, Any]]:
 def test_a_file_of_texts_is_labelled_line_by_line(tmp_path: Path) -> None:
     file, output = tmp_path / "questions.txt", tmp_path / "labels"
     file.write_text("How far is it from Denver to Aspen?\nWho wrote Hamlet?\n")
-    code, said, _ = run("question-type", file, "-o", output)
-    assert (code, said) == (0, f"wrote {output}: up to line 2\n")
+    code, stdout, _ = run("question-type", file, "-o", output)
+    assert (code, stdout) == (0, f"wrote {output}: up to line 2\n")
     labels = [(each["line"], each["label"]) for each in answers(output)]
     assert labels == [(1, "number"), (2, "human")]
     assert sorted(tmp_path.iterdir()) == [output, tmp_path / "labels.progress", file]
 
 
 def test_standard_input_and_output_are_files(tmp_path: Path) -> None:
-    code, said, errors = run(
+    code, stdout, errors = run(
         "shakespeare", "-", "--task", "score", input=b"To be, or not to be\n~\n"
     )
     assert code == 1
-    assert json.loads(said)["tokens"] == 18
+    assert json.loads(stdout)["tokens"] == 18
     assert json.loads(errors)["line"] == 2
 
 
@@ -160,8 +160,8 @@ def test_a_mistake_is_told(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "lines").write_text("Who?\n")
     (tmp_path / "table.csv").write_text("a,b\n1,2\n")
-    found, _, errors = run(*arguments)
-    assert found == code
+    status, _, errors = run(*arguments)
+    assert status == code
     assert reason in " ".join(errors.replace("│", " ").split())
     assert "Traceback" not in errors
 

@@ -45,10 +45,10 @@ def test_a_process_is_as_one_that_was_started(tmp_path: Path, kind: str) -> None
     forked = run(*arguments, environment=environment, folder=tmp_path, text="given")
     assert forked.stderr == started.stderr == "last words\n"
     assert forked.returncode == started.returncode == 3
-    said = forked.stdout.replace('"LC_CTYPE", ', "")
+    output = forked.stdout.replace('"LC_CTYPE", ', "")
     if kind == "module":  # which the interpreter names by its path
-        said = said.replace('[["-m"', f'[["{tmp_path}/about.py"')
-    assert said == started.stdout.replace('"LC_CTYPE", ', "")
+        output = output.replace('[["-m"', f'[["{tmp_path}/about.py"')
+    assert output == started.stdout.replace('"LC_CTYPE", ', "")
 
 
 def test_what_it_raises_is_told_and_is_its_exit_code() -> None:

@@ -42,10 +42,10 @@ class Bases:
         return image
 
     def _mirror_of_apt(self) -> str:
-        found = self._shell.output(
+        mirrors = self._shell.output(
             *("apt-get", "indextargets", "--format", "$(REPO_URI)"),
             *("Created-By: Packages", "Origin: Debian", f"Codename: {self._suite}"),
         )
-        if not found:
+        if not mirrors:
             raise Failed(f"apt has no mirror of Debian {self._suite}: name one with --mirror")
-        return found.splitlines()[0]
+        return mirrors.splitlines()[0]

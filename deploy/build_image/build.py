@@ -51,10 +51,10 @@ class Store:
     def size(self, image: str) -> tuple[int, list[tuple[int, str]]]:
         """The bytes of an image, and of each of its layers with what made it."""
         podman = ("podman", *self.options)
-        (found,) = json.loads(self._shell.output(*podman, "image", "inspect", image))
+        (details,) = json.loads(self._shell.output(*podman, "image", "inspect", image))
         history = json.loads(self._shell.output(*podman, "history", "--format", "json", image))
         layers = [(layer["size"], layer["CreatedBy"]) for layer in history if layer["size"]]
-        return found["Size"], layers[::-1]
+        return details["Size"], layers[::-1]
 
 
 def describe(size: int, layers: list[tuple[int, str]]) -> str:

@@ -154,10 +154,12 @@ def _groups(pid: int) -> set[Path]:
     """The control groups of a process that are its container's own, of versions 1 and 2."""
     mounted = Path("/sys/fs/cgroup")
     lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
-    found = [(controllers, path) for _, controllers, path in (line.split(":", 2) for line in lines)]
+    entries = [
+        (controllers, path) for _, controllers, path in (line.split(":", 2) for line in lines)
+    ]
     groups = {
         mounted / folder / path.strip("/")
-        for controllers, path in found
+        for controllers, path in entries
         for folder in (controllers.removeprefix("name="), "unified")
         if _GROUP in path
     }
@@ -175,10 +177,10 @@ def _remove_group(group: Path) -> None:
 
 
 def _processes(groups: set[Path]) -> list[int]:
-    found: list[int] = []
+    pids: list[int] = []
     for group in groups:
-        found += map(int, (group / "cgroup.procs").read_text().split())
-    return found
+        pids += map(int, (group / "cgroup.procs").read_text().split())
+    return pids
 
 
 def _free_ports(number: int) -> list[int]:

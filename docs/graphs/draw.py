@@ -59,13 +59,13 @@ def small_graph(kind: str) -> GraphProto:
 
 def drawn_operators(graph: GraphProto) -> list[str]:
     """The operators of a graph and of the bodies in it, as they are drawn."""
-    found = []
+    operators = []
     for node in graph.node:
         if node.op_type != "Identity":
-            found.append(node.op_type)
+            operators.append(node.op_type)
         for body in _bodies(node):
-            found += drawn_operators(body)
-    return found
+            operators += drawn_operators(body)
+    return operators
 
 
 def dot_of(graph: GraphProto) -> str:

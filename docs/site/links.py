@@ -34,27 +34,27 @@ def replace_links(text: str, replace: Callable[[re.Match[str]], str]) -> str:
 
 def link_targets(text: str) -> list[str]:
     """The targets of the links that lead to this repository."""
-    found: list[str] = []
+    targets: list[str] = []
 
     def note(match: re.Match[str]) -> str:
-        found.append(match["target"])
+        targets.append(match["target"])
         return match[0]
 
     replace_links(text, note)
-    return [target for target in found if not _ELSEWHERE.match(target)]
+    return [target for target in targets if not _ELSEWHERE.match(target)]
 
 
 @cache
 def anchors(document: Path) -> frozenset[str]:
     """The anchors of a document's headings, as GitHub and the site name them."""
     text = re.sub(r"(?ms)^ *```.*?^ *```", "", document.read_text())
-    found: list[str] = []
+    names: list[str] = []
     for heading in _HEADING.findall(text):
         title = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading)
         name = re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
-        same = sum(re.fullmatch(rf"{re.escape(name)}(-\d+)?", each) is not None for each in found)
-        found.append(f"{name}-{same}" if same else name)
-    return frozenset(found)
+        same = sum(re.fullmatch(rf"{re.escape(name)}(-\d+)?", each) is not None for each in names)
+        names.append(f"{name}-{same}" if same else name)
+    return frozenset(names)
 
 
 def broken_links(document: Path) -> list[str]:

@@ -38,13 +38,13 @@ def page_name(source: Path) -> str:
 
 def sections(home: str) -> dict[str, list[Entry]]:
     """The entries of each section: the first link of each item of its list."""
-    found: dict[str, list[Entry]] = {}
+    by_title: dict[str, list[Entry]] = {}
     for match in _SECTION.finditer(home):
         if match["title"]:
-            entries = found.setdefault(match["title"], [])
+            entries = by_title.setdefault(match["title"], [])
         else:
             entries.append(Entry(match["name"], (HOME.parent / match["target"]).resolve()))
-    return {title: entries for title, entries in found.items() if entries}
+    return {title: entries for title, entries in by_title.items() if entries}
 
 
 def all_pages(home: str) -> dict[Path, str]:

@@ -70,13 +70,13 @@ def test_a_text_has_one_result_and_a_list_has_a_list_as_the_server_gives(
 def test_each_task_has_the_server_s_results(load: Load, serve: Serve, more_folders: Path) -> None:
     features = np.random.default_rng(0).standard_normal((5, 2)).astype(np.float32)
     text = "Ada Lovelace lived in London"
-    asked: list[tuple[str, str, Any, dict[str, Any]]] = [
+    cases: list[tuple[str, str, Any, dict[str, Any]]] = [
         ("tagger", "tag", text, {"input": text}),
         ("encoder", "encode", text, {"input": text}),
         ("load", "regress", features, {"features": features.tolist()}),
     ]
-    with serve(*(more_folders / each[0] for each in asked)) as (client, _):
-        for name, task, value, body in asked:
+    with serve(*(more_folders / each[0] for each in cases)) as (client, _):
+        for name, task, value, body in cases:
             model = load(more_folders / name)
             result = plain(getattr(model, task)(value))
             if task == "encode":

@@ -18,41 +18,41 @@ def test_a_batch_that_changes_nothing_passes(examine: Examine, fake: type) -> No
 def test_a_server_that_pads_fails_and_is_told_so(examine: Examine) -> None:
     with running(TensorServer("pads")) as server:
         outcome = examine(server.url)
-    found = findings(outcome)["company"]
-    assert found.verdict is Verdict.FAILS
-    assert "pads" in found.reason
-    assert found.example == "input 0 (1 step) with input 6 (53 steps) at the same time"
-    assert found.difference.startswith("y[0]: ")
-    assert found.largest > 0.01
-    assert not found.within_rounding
+    finding = findings(outcome)["company"]
+    assert finding.verdict is Verdict.FAILS
+    assert "pads" in finding.reason
+    assert finding.example == "input 0 (1 step) with input 6 (53 steps) at the same time"
+    assert finding.difference.startswith("y[0]: ")
+    assert finding.largest > 0.01
+    assert not finding.within_rounding
     assert outcome.exit_code == 1
 
 
 def test_a_server_that_normalises_over_the_batch_is_not_said_to_pad(examine: Examine) -> None:
     with running(TensorServer("normalises")) as server:
-        found = findings(examine(server.url))["company"]
-    assert found.verdict is Verdict.FAILS
-    assert "pads" not in found.reason
-    assert "normalises" in found.reason
+        finding = findings(examine(server.url))["company"]
+    assert finding.verdict is Verdict.FAILS
+    assert "pads" not in finding.reason
+    assert "normalises" in finding.reason
 
 
 def test_texts_that_change_with_the_batch_are_explained_by_close_choices(
     examine: Examine,
 ) -> None:
     with running(CompletionServer("tips")) as server:
-        found = findings(examine(server.url))["company"]
-    assert found.verdict is Verdict.FAILS
-    assert "tips close choices" in found.reason
-    assert found.difference.startswith("text[0]: ")
+        finding = findings(examine(server.url))["company"]
+    assert finding.verdict is Verdict.FAILS
+    assert "tips close choices" in finding.reason
+    assert finding.difference.startswith("text[0]: ")
 
 
 def test_a_server_whose_results_change_by_themselves_is_found_without_company(
     examine: Examine,
 ) -> None:
     with running(TensorServer("drifts")) as server:
-        found = findings(examine(server.url))["company"]
-    assert found.verdict is Verdict.FAILS
-    assert "alone" in found.reason
+        finding = findings(examine(server.url))["company"]
+    assert finding.verdict is Verdict.FAILS
+    assert "alone" in finding.reason
 
 
 def test_rounding_fails_bit_for_bit_and_passes_within_a_tolerance(examine: Examine) -> None:

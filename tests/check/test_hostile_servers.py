@@ -101,9 +101,9 @@ class Failing(TensorServer):
 def test_a_server_that_fails_under_load_leaves_a_check_without_an_answer(examine: Examine) -> None:
     with running(Failing(500)) as server:
         outcome = examine(server.url)
-    found = findings(outcome)["company"]
-    assert found.verdict is Verdict.NO_ANSWER
-    assert "500: out of \\x1b[31mmemory" in found.reason
+    finding = findings(outcome)["company"]
+    assert finding.verdict is Verdict.NO_ANSWER
+    assert "500: out of \\x1b[31mmemory" in finding.reason
     assert outcome.exit_code == 2
 
 
@@ -112,11 +112,11 @@ class PutOff(TensorServer):
 
     def __init__(self) -> None:
         super().__init__()
-        self.asked = 0
+        self.calls = 0
 
     def answer(self, method: str, path: str, body: Any) -> Any:
-        self.asked += 1
-        if path.endswith("/infer") and self.asked % 4 == 0:
+        self.calls += 1
+        if path.endswith("/infer") and self.calls % 4 == 0:
             return 503, {"error": "busy"}
         return super().answer(method, path, body)
 

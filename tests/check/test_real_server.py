@@ -39,15 +39,15 @@ def test_our_server_passes_what_applies(
     url: str, examine: Examine, protocol: str, model: str, applicable: set[str]
 ) -> None:
     outcome = examine(url, url, protocol=protocol, model=model)
-    found = findings(outcome)
-    reasons = {name: finding.reason for name, finding in found.items()}
-    passed = {n for n, finding in found.items() if finding.verdict is Verdict.PASSES}
+    by_check = findings(outcome)
+    reasons = {name: finding.reason for name, finding in by_check.items()}
+    passed = {n for n, finding in by_check.items() if finding.verdict is Verdict.PASSES}
     assert passed == applicable, reasons
-    others = [finding for name, finding in found.items() if name not in applicable]
+    others = [finding for name, finding in by_check.items() if name not in applicable]
     assert all(each.verdict is Verdict.NOT_APPLICABLE for each in others), reasons
-    assert all(len(each.reason) > 20 for each in found.values())
-    assert all(found[name].comparisons >= 4 for name in passed)
-    assert all(found[name].largest == 0 for name in passed)
+    assert all(len(each.reason) > 20 for each in by_check.values())
+    assert all(by_check[name].comparisons >= 4 for name in passed)
+    assert all(by_check[name].largest == 0 for name in passed)
     assert outcome.exit_code == 0
 
 
@@ -64,9 +64,9 @@ def test_translations_are_compared_and_those_of_texts_in_chunks_too(
 ) -> None:
     inputs = tmp_path / "inputs.txt"
     inputs.write_text("en: 7\nde: 421\niso: March 5, 2021\n")
-    found = findings(examine(url, url, protocol=protocol, model=model, inputs=inputs))
-    reasons = {name: finding.reason for name, finding in found.items()}
-    passed = {n for n, finding in found.items() if finding.verdict is Verdict.PASSES}
+    by_check = findings(examine(url, url, protocol=protocol, model=model, inputs=inputs))
+    reasons = {name: finding.reason for name, finding in by_check.items()}
+    passed = {n for n, finding in by_check.items() if finding.verdict is Verdict.PASSES}
     assert passed == applicable, reasons
     if "split" in passed:
         assert "no stream of the server holds a translation" in reasons["retry"]
@@ -75,10 +75,10 @@ def test_translations_are_compared_and_those_of_texts_in_chunks_too(
 def test_an_unnamed_replica_and_other_things_that_do_not_exist_are_explained(
     url: str, examine: Examine
 ) -> None:
-    found = findings(examine(url, protocol="openai", model="shakespeare"))
-    assert "--url" in found["replica"].reason
-    assert "no states" in found["split"].reason
-    assert "no steps" in found["retry"].reason
+    by_check = findings(examine(url, protocol="openai", model="shakespeare"))
+    assert "--url" in by_check["replica"].reason
+    assert "no states" in by_check["split"].reason
+    assert "no steps" in by_check["retry"].reason
     whole = findings(examine(url, protocol="sruserve", model="whole"))
     assert "whole inputs only" in whole["state"].reason
     assert "writes no text" in whole["seed"].reason

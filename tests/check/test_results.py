@@ -43,33 +43,33 @@ def test_a_result_equals_itself(values: list[Scalar]) -> None:
 def test_a_difference_has_its_size_and_kind(
     one: Any, other: Any, largest: float, is_number: bool
 ) -> None:
-    for found in difference(one, other), difference(other, one):
-        assert found is not None
-        assert (found.largest, found.only_numbers) == (largest, is_number)
-        assert found.is_within(1.0) == (is_number and largest <= 1)
-        assert not found.is_within(0.0)
+    for gap in difference(one, other), difference(other, one):
+        assert gap is not None
+        assert (gap.largest, gap.only_numbers) == (largest, is_number)
+        assert gap.is_within(1.0) == (is_number and largest <= 1)
+        assert not gap.is_within(0.0)
 
 
 def test_rounding_is_relative_to_large_numbers_and_absolute_for_small_ones() -> None:
     for one, other, is_rounding in [(1e6, 1e6 + 1, True), (1e-6, 2e-6, True), (1, 1.001, False)]:
-        found = difference(one, other)
-        assert found is not None
-        assert found.is_rounding == is_rounding
+        gap = difference(one, other)
+        assert gap is not None
+        assert gap.is_rounding == is_rounding
 
 
 def test_a_missing_value_and_a_missing_part_differ() -> None:
     whole = Result({"x": (1.0, 2.0), "y": ("a",)})
     for less in Result({"x": (1.0,), "y": ("a",)}), Result({"x": (1.0, 2.0)}):
-        found = compare(whole, less)
-        assert found is not None
-        assert not found.only_numbers
-        assert "(nothing)" in found.where
+        gap = compare(whole, less)
+        assert gap is not None
+        assert not gap.only_numbers
+        assert "(nothing)" in gap.where
 
 
 def test_the_first_difference_is_shown_with_the_text_after_it() -> None:
-    found = compare(Result({"text": tuple("to be")}), Result({"text": tuple("to do")}))
-    assert found is not None
-    assert found.where == "text[3]: 'be' became 'do'"
+    gap = compare(Result({"text": tuple("to be")}), Result({"text": tuple("to do")}))
+    assert gap is not None
+    assert gap.where == "text[3]: 'be' became 'do'"
 
 
 def test_chunks_follow_each_other_where_a_part_grows_and_the_last_counts_elsewhere() -> None:

@@ -10,8 +10,8 @@ from tests.check.fakes import CompletionServer, running
 def test_exact_seeds_pass(examine: Examine) -> None:
     with running(CompletionServer()) as server:
         outcome = examine(server.url)
-    found = findings(outcome)
-    assert {found[name].verdict for name in ("company", "seed", "events")} == {Verdict.PASSES}
+    by_check = findings(outcome)
+    assert {by_check[name].verdict for name in ("company", "seed", "events")} == {Verdict.PASSES}
     assert outcome.protocol == "openai"
 
 
@@ -28,18 +28,18 @@ def test_a_fault_of_seeds_fails_its_check_with_the_cause(
 ) -> None:
     with running(CompletionServer(fault)) as server:
         outcome = examine(server.url)
-    found = findings(outcome)[check]
-    assert found.verdict is Verdict.FAILS
-    assert cause in found.reason
-    assert found.difference.startswith("text[")
+    finding = findings(outcome)[check]
+    assert finding.verdict is Verdict.FAILS
+    assert cause in finding.reason
+    assert finding.difference.startswith("text[")
     assert outcome.exit_code == 1
 
 
 def test_a_server_that_does_not_sample_cannot_show_what_a_seed_does(examine: Examine) -> None:
     with running(CompletionServer("greedy")) as server:
-        found = findings(examine(server.url))["seed"]
-    assert found.verdict is Verdict.NOT_APPLICABLE
-    assert "does not sample" in found.reason
+        finding = findings(examine(server.url))["seed"]
+    assert finding.verdict is Verdict.NOT_APPLICABLE
+    assert "does not sample" in finding.reason
 
 
 def test_a_server_without_log_probabilities_is_examined_by_its_texts(examine: Examine) -> None:

@@ -11,8 +11,8 @@ STREAMED = ("split", "retry", "state")
 
 def test_exact_streams_pass(examine: Examine) -> None:
     with running(StreamServer()) as server:
-        found = findings(examine(server.url))
-    assert {found[name].verdict for name in STREAMED} == {Verdict.PASSES}
+        by_check = findings(examine(server.url))
+    assert {by_check[name].verdict for name in STREAMED} == {Verdict.PASSES}
 
 
 @pytest.mark.parametrize(
@@ -31,12 +31,12 @@ def test_a_fault_of_streams_fails_its_check_with_the_cause(
 ) -> None:
     with running(StreamServer(fault)) as server:
         outcome = examine(server.url)
-    found = findings(outcome)
-    assert found[check].verdict is Verdict.FAILS, found[check]
-    assert cause in found[check].reason
-    assert found[check].example
-    assert found[check].difference
-    assert found["company"].verdict is Verdict.PASSES
+    by_check = findings(outcome)
+    assert by_check[check].verdict is Verdict.FAILS, by_check[check]
+    assert cause in by_check[check].reason
+    assert by_check[check].example
+    assert by_check[check].difference
+    assert by_check["company"].verdict is Verdict.PASSES
     assert outcome.exit_code == 1
 
 
@@ -45,34 +45,34 @@ def test_states_too_large_for_a_client_leave_the_streams_that_the_server_holds(
 ) -> None:
     with running(StreamServer("large")) as server:
         outcome = examine(server.url)
-    found = findings(outcome)
-    assert {found[name].verdict for name in STREAMED} == {Verdict.PASSES}
-    assert found["split"].reason.startswith("chunks by held streams: 12 ")
+    by_check = findings(outcome)
+    assert {by_check[name].verdict for name in STREAMED} == {Verdict.PASSES}
+    assert by_check["split"].reason.startswith("chunks by held streams: 12 ")
     assert outcome.exit_code == 0
 
 
 def test_a_server_without_held_streams_is_examined_by_its_tokens(examine: Examine) -> None:
     with running(StreamServer("tokens")) as server:
-        found = findings(examine(server.url))
-    assert found["split"].reason.startswith("chunks by state tokens: 12 ")
-    assert found["state"].verdict is Verdict.PASSES
-    assert found["retry"].verdict is Verdict.NOT_APPLICABLE
-    assert "streams need Redis" in found["retry"].reason
+        by_check = findings(examine(server.url))
+    assert by_check["split"].reason.startswith("chunks by state tokens: 12 ")
+    assert by_check["state"].verdict is Verdict.PASSES
+    assert by_check["retry"].verdict is Verdict.NOT_APPLICABLE
+    assert "streams need Redis" in by_check["retry"].reason
 
 
 def test_a_server_that_crashes_at_a_retry_has_not_refused_it(examine: Examine) -> None:
     with running(StreamServer("crashes")) as server:
-        found = findings(examine(server.url))["retry"]
-    assert found.verdict is Verdict.NO_ANSWER
-    assert "out of range" in found.reason
+        finding = findings(examine(server.url))["retry"]
+    assert finding.verdict is Verdict.NO_ANSWER
+    assert "out of range" in finding.reason
 
 
 def test_replicas_that_do_not_share_states_fail(examine: Examine) -> None:
     with running(StreamServer("other")) as one, running(StreamServer("other")) as other:
-        found = findings(examine(one.url, other.url))["replica"]
-    assert found.verdict is Verdict.FAILS
-    assert "keys" in found.reason
-    assert "the state has another key" in found.difference
+        finding = findings(examine(one.url, other.url))["replica"]
+    assert finding.verdict is Verdict.FAILS
+    assert "keys" in finding.reason
+    assert "the state has another key" in finding.difference
 
 
 def test_replicas_that_share_states_pass(examine: Examine) -> None:
@@ -85,10 +85,10 @@ def test_replicas_that_share_states_pass(examine: Examine) -> None:
 def test_exact_sequences_of_any_kserve_server_pass_without_step_numbers(examine: Examine) -> None:
     with running(SequenceServer()) as server:
         outcome = examine(server.url, model="sum")
-    found = findings(outcome)
-    assert {found[name].verdict for name in ("split", "company", "state")} == {Verdict.PASSES}
-    assert found["retry"].verdict is Verdict.NOT_APPLICABLE
-    assert "no step numbers" in found["retry"].reason
+    by_check = findings(outcome)
+    assert {by_check[name].verdict for name in ("split", "company", "state")} == {Verdict.PASSES}
+    assert by_check["retry"].verdict is Verdict.NOT_APPLICABLE
+    assert "no step numbers" in by_check["retry"].reason
 
 
 @pytest.mark.parametrize(
@@ -99,6 +99,6 @@ def test_a_fault_of_sequences_fails_its_check_with_the_cause(
     examine: Examine, fault: str, check: str, cause: str
 ) -> None:
     with running(SequenceServer(fault)) as server:
-        found = findings(examine(server.url, model="sum"))[check]
-    assert found.verdict is Verdict.FAILS
-    assert cause in found.reason
+        finding = findings(examine(server.url, model="sum"))[check]
+    assert finding.verdict is Verdict.FAILS
+    assert cause in finding.reason

@@ -64,12 +64,12 @@ def build(shell: Heard, tmp_path: Path) -> list[str]:
 
 
 def test_every_argument_of_the_build_is_one_of_the_dockerfile(build: list[str]) -> None:
-    given = dict(value.split("=", 1) for value in values(build, "--build-arg"))
+    arguments = dict(value.split("=", 1) for value in values(build, "--build-arg"))
     known = {a.split("=", 1)[0] for name, a in instructions() if name == "ARG"}
-    assert given.keys() <= known
-    assert given["PYTHON_IMAGE"] == "python-image"
-    assert given["BUILDER_IMAGE"] == "builder-image"
-    assert re.fullmatch(r"sha256:[0-9a-f]{64}", given["TORCH_HASH"])
+    assert arguments.keys() <= known
+    assert arguments["PYTHON_IMAGE"] == "python-image"
+    assert arguments["BUILDER_IMAGE"] == "builder-image"
+    assert re.fullmatch(r"sha256:[0-9a-f]{64}", arguments["TORCH_HASH"])
 
 
 def test_the_build_has_no_network_and_takes_all_packages_from_the_folder(
@@ -215,14 +215,14 @@ def test_a_work_folder_with_a_mount_is_never_deleted(
 
 def test_mounts_are_found_the_deepest_first() -> None:
     points = {line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()}
-    found = mounts_below(Path("/dev"))
-    assert set(found) == {point for point in points if point.startswith("/dev/")}
-    assert found == sorted(found, reverse=True)
+    mounts = mounts_below(Path("/dev"))
+    assert set(mounts) == {point for point in points if point.startswith("/dev/")}
+    assert mounts == sorted(mounts, reverse=True)
 
 
 def test_sizes_are_told_by_layer() -> None:
-    told = describe(3_000_000, [(1_000_000, "/bin/sh"), (2_000_000, "COPY x")])
-    assert told.splitlines() == [
+    text = describe(3_000_000, [(1_000_000, "/bin/sh"), (2_000_000, "COPY x")])
+    assert text.splitlines() == [
         "3 MB in 2 layers:",
         "     1 MB  /bin/sh",
         "     2 MB  COPY x",

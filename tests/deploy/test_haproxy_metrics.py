@@ -37,16 +37,16 @@ def test_haproxy_exports_what_the_alerts_ask_for_and_sees_that_no_replica_is_lef
             sample.labels["proxy"]: sample.value
             for family in text_string_to_metric_families(page)
             for sample in family.samples
-            if sample.name in asked
+            if sample.name in names
         }
 
-    asked = {
+    names = {
         name
         for rule in rules("alert")
         for name, _ in selectors(rule["expr"])
         if name.startswith("haproxy_")
     }
-    assert asked
+    assert names
     try:
         until(lambda: active() == {"replicas": 0, "grpc_replicas": 0})
         assert httpx.get(f"{address}/").status_code == 404

@@ -210,8 +210,8 @@ def test_every_variable_is_a_setting_and_no_secret_is_in_an_object(values: dict[
 
 def test_probes_ask_routes_that_need_no_key() -> None:
     _, container = pod({})
-    asked = {name: container[f"{name}Probe"]["httpGet"]["path"] for name in ("startup", "liveness")}
-    assert asked == {"startup": "/readyz", "liveness": "/livez"}
+    paths = {name: container[f"{name}Probe"]["httpGet"]["path"] for name in ("startup", "liveness")}
+    assert paths == {"startup": "/readyz", "liveness": "/livez"}
     assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
     start = container["startupProbe"]
     assert start["periodSeconds"] * start["failureThreshold"] == 600
@@ -324,9 +324,9 @@ def test_the_queries_of_the_autoscaler_ask_for_what_the_server_exports() -> None
     EngineMetrics("helm-test")
     describe_build("0", "reference")
     exported = set(re.findall(r"^(sru_\w+)", render_metrics()[0].decode(), re.M))
-    asked = {name for query in queries().values() for name in re.findall(r"sru_\w+", query)}
-    assert asked
-    assert asked <= exported
+    names = {name for query in queries().values() for name in re.findall(r"sru_\w+", query)}
+    assert names
+    assert names <= exported
 
 
 @pytest.mark.parametrize("workers", [1, 4], ids=["one worker", "four workers"])

@@ -95,10 +95,10 @@ def test_every_value_that_the_page_names_is_in_the_chart() -> None:
     names = re.findall(r"^\| `([a-z]\w+(?:\.\w+)*)`", section, re.MULTILINE)
     assert len(names) > 10
     for name in names:
-        found: Any = values
+        value: Any = values
         for part in name.split("."):
-            assert part in found, name
-            found = found[part]
+            assert part in value, name
+            value = value[part]
 
 
 def test_files_and_services_that_the_page_names_exist() -> None:

@@ -31,13 +31,13 @@ class Case:
     attention: Attention
 
     def run(self, one_step: bool = False, tile: AttentionTile | None = ONE_BLOCK) -> Tensor:
-        given = (self.q, self.keys_values, self.residual, self.batch, self.attention, self.memory)
-        return triton_attention(*given, one_step=one_step, tile=tile)
+        inputs = (self.q, self.keys_values, self.residual, self.batch, self.attention, self.memory)
+        return triton_attention(*inputs, one_step=one_step, tile=tile)
 
     def expected(self) -> tuple[Tensor, Tensor]:
         batch = replace(self.batch, states=self.batch.states.clone())
-        given = (self.q, self.keys_values, self.residual, batch, self.attention, self.memory)
-        return reference_attention(*given), batch.states
+        inputs = (self.q, self.keys_values, self.residual, batch, self.attention, self.memory)
+        return reference_attention(*inputs), batch.states
 
 
 def case(

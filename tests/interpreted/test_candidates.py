@@ -28,9 +28,9 @@ def whole(*size: int) -> torch.Tensor:
 
 def stepped(tile: tiles.LinearTile) -> tuple[torch.Tensor, torch.Tensor]:
     states, rows = whole(2 * ROWS, WIDTH), torch.arange(ROWS)
-    given = (whole(2, WIDTH), whole(2, WIDTH), states, rows, rows + ROWS, 0, Cell())
+    arguments = (whole(2, WIDTH), whole(2, WIDTH), states, rows, rows + ROWS, 0, Cell())
     x, weight = whole(ROWS, INPUTS), whole(3 * WIDTH, INPUTS)
-    h = step.triton_step(x, weight, None, whole(ROWS, WIDTH), *given, tile=tile)
+    h = step.triton_step(x, weight, None, whole(ROWS, WIDTH), *arguments, tile=tile)
     return h, states
 
 

@@ -162,9 +162,9 @@ def test_steps_of_a_model_are_those_of_fast_to_rounding_whatever_was_computed_be
     plain, joined = decoders()
     assert joined.merged is not None
     for rows, tokens in (([0, 1], [3, 4]), ([2], [1]), ([0, 2], [2, 2])):
-        given = torch.tensor(tokens), torch.tensor(rows), torch.tensor(rows)
+        inputs = torch.tensor(tokens), torch.tensor(rows), torch.tensor(rows)
         torch.testing.assert_close(
-            joined.logits(*given), plain.logits(*given), atol=2e-5, rtol=1e-5
+            joined.logits(*inputs), plain.logits(*inputs), atol=2e-5, rtol=1e-5
         )
         torch.testing.assert_close(joined.states, plain.states, atol=2e-5, rtol=1e-5)
 
@@ -202,8 +202,8 @@ def test_a_step_that_fails_midway_leaves_nothing_to_the_next(
         patch.setattr(merged, "merged_step", failing)
         with pytest.raises(MemoryError):
             joined.logits(row, row, torch.tensor([-1]))
-    given = row, torch.tensor([2]), torch.tensor([2])
-    torch.testing.assert_close(joined.logits(*given), plain.logits(*given), atol=2e-5, rtol=1e-5)
+    inputs = row, torch.tensor([2]), torch.tensor([2])
+    torch.testing.assert_close(joined.logits(*inputs), plain.logits(*inputs), atol=2e-5, rtol=1e-5)
 
 
 def test_more_streams_and_other_models_run_as_before(monkeypatch: pytest.MonkeyPatch) -> None:

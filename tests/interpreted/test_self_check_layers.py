@@ -20,8 +20,8 @@ def test_right_layers_pass() -> None:
 
 
 def changed(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def run(*given: Any, **options: Any) -> Tensor:
-        return function(*given, **options) * 1.01
+    def run(*args: Any, **options: Any) -> Tensor:
+        return function(*args, **options) * 1.01
 
     return run
 
@@ -33,19 +33,19 @@ def test_attention_that_is_wrong_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         ("scan", "outputs of LSTM in float32 differ"),
         ("step", "steps of LSTM in float32 differ"),
     ],
 )
 def test_a_layer_that_is_wrong_is_named(
-    name: str, told: str, monkeypatch: pytest.MonkeyPatch
+    name: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Attention comes first, and takes nearly all of the time.
     monkeypatch.setattr(checks, "_attention", lambda *_: ({}, {}))
     monkeypatch.setattr(FusedGatedLayer, name, changed(getattr(FusedGatedLayer, name)))
-    with pytest.raises(KernelMismatch, match=told):
+    with pytest.raises(KernelMismatch, match=message):
         checks.check_other_layers(CPU, torch.float32)
 
 

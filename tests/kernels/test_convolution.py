@@ -68,23 +68,23 @@ def test_the_layer_gives_the_bits_of_the_reference(
     states = random(len(lengths) + 1, windows.steps + 2)
     states[:, windows.steps] = torch.randint(9, (len(states),), generator=generator)
     rows = torch.arange(len(lengths))
-    given: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "offsets": torch.tensor([0, *lengths]).cumsum(0),
         "source": torch.where(rows % 3 == 0, -1, rows),
         "target": torch.where(rows % 4 == 3, -1, rows),
     }
     ours, theirs = states.clone(), states.clone()
-    expected = reference_convolution(u, filling, RaggedBatch(states=theirs, **given), windows)
+    expected = reference_convolution(u, filling, RaggedBatch(states=theirs, **fields), windows)
     layer = layer_of(windows, filling)
-    got = layer.scan(u, u, RaggedBatch(states=ours, **given))
-    assert torch.equal(got.nan_to_num(7), expected.nan_to_num(7))
+    output = layer.scan(u, u, RaggedBatch(states=ours, **fields))
+    assert torch.equal(output.nan_to_num(7), expected.nan_to_num(7))
     assert torch.equal(ours.nan_to_num(7), theirs.nan_to_num(7))
     # One step each, and into memory that the caller has.
     u, count = u[: len(lengths)], min(len(u), len(lengths))
-    source, target = given["source"][:count], given["target"][:count]
+    source, target = fields["source"][:count], fields["target"][:count]
     offsets = torch.arange(count + 1)
     stepped = layer.scan(
-        u, u, RaggedBatch(offsets, ours, source, target), torch.empty_like(got[:count])
+        u, u, RaggedBatch(offsets, ours, source, target), torch.empty_like(output[:count])
     )
     expected = reference_convolution(
         u, filling, RaggedBatch(offsets, theirs, source, target), windows

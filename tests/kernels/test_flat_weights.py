@@ -15,7 +15,7 @@ from sruserve.kernels.flat_weights import flatten_weights
 def flattened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """The calls of cuDNN's operator, without a GPU."""
     calls: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(torch, "_cudnn_rnn_flatten_weight", lambda *given: calls.append(given))
+    monkeypatch.setattr(torch, "_cudnn_rnn_flatten_weight", lambda *args: calls.append(args))
     monkeypatch.setattr(rnn, "get_cudnn_mode", {"LSTM": 2}.get)
     monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
     return calls
@@ -44,9 +44,9 @@ def test_bfloat16_weights_are_given_to_cudnn_as_torch_gives_those_of_other_dtype
 ) -> None:
     module = on_gpu(torch.bfloat16, **options)
     flatten_weights(module)
-    ((given, *rest),) = flattened
-    assert len(given) == weights
-    assert all(each is weight for each, weight in zip(given, module._flat_weights, strict=True))
+    ((tensors, *rest),) = flattened
+    assert len(tensors) == weights
+    assert all(each is weight for each, weight in zip(tensors, module._flat_weights, strict=True))
     layers, both = options.get("num_layers", 1), options.get("bidirectional", False)
     assert rest == [per_layer, 3, 2, 8, options.get("proj_size", 0), layers, False, both]
 

@@ -59,11 +59,11 @@ def layers(
     dtype: torch.dtype = torch.float32,
 ) -> tuple[FusedGatedLayer, GatedLayer]:
     """The same layer in torch's kernels and in ours."""
-    given = tensors(kind, projected, directions, bias)
+    parameters = tensors(kind, projected, directions, bias)
     outputs = PROJECTED if projected else WIDTH
     c = EDGE + directions * outputs
     cells = []
-    for i, (_, hh, *rest) in enumerate(given):
+    for i, (_, hh, *rest) in enumerate(parameters):
         recurrent = PanelWeight.of(hh.to(dtype), rest[1] if bias else None, kind.blocks)
         second = PanelWeight.of(rest[-1].to(dtype), None, 1) if projected else None
         cells.append(
@@ -76,10 +76,10 @@ def layers(
                 backward=i == 1,
             )
         )
-    weight = torch.cat([direction[0] for direction in given])
-    biases = torch.cat([direction[2] for direction in given]) if bias else None
+    weight = torch.cat([direction[0] for direction in parameters])
+    biases = torch.cat([direction[2] for direction in parameters]) if bias else None
     ours = GatedLayer(make_linear(weight, biases, dtype), tuple(cells))
-    return FusedGatedLayer.of(kind, given, EDGE, c, dtype, torch.device("cpu")), ours
+    return FusedGatedLayer.of(kind, parameters, EDGE, c, dtype, torch.device("cpu")), ours
 
 
 def batch(lengths: list[int], columns: int) -> RaggedBatch:

@@ -263,8 +263,8 @@ def test_a_burst_is_made_of_the_fewest_recorded_graphs() -> None:
 
 
 def test_graphs_are_recorded_for_every_bucket_up_to_the_most_streams() -> None:
-    most = len(BUCKETS)
-    sizes = ((1, 1), (2, 2), (3, 3), (200, 9), (4096, most), (5000, most + 1))
+    count = len(BUCKETS)
+    sizes = ((1, 1), (2, 2), (3, 3), (200, 9), (4096, count), (5000, count + 1))
     for max_streams, buckets in sizes:
         recorder = TapeRecorder()
         GraphedDecode(lambda slots: None, CPU, max_streams, 1, recorder)

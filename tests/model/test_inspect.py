@@ -67,13 +67,13 @@ def test_on_a_gpu_layers_whose_steps_torch_multiplies_agree_to_rounding(
 ) -> None:
     monkeypatch.setattr(inspect, "describe_device", str)
     attending: dict[str, Any] = {"model_type": "srupp", "proj_size": 8, "window": 3}
-    for options, told in (
+    for options, beginning in (
         ({"model_type": "atr"}, "to rounding, not bit for bit: torch and cuDNN"),
         (attending, "bit for bit by design"),
     ):
         model = random_model(tmp_path / options["model_type"], vocab_size=9, **options)
         monkeypatch.setattr(model.network, "device", torch.device("cuda", 0))
-        assert facts(model)["exactness"].startswith(told)
+        assert facts(model)["exactness"].startswith(beginning)
 
 
 def test_without_the_compiled_kernel_a_layer_with_a_product_in_each_step_is_not_exact(

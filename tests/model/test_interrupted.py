@@ -48,7 +48,7 @@ def importing(tmp_path: Path, how: str, out: str, errors: IO[str]) -> Preloaded:
     return Preloaded.reading(*command, environment=os.environ, errors=errors.fileno())
 
 
-def said(errors: IO[str]) -> str:
+def text_of(errors: IO[str]) -> str:
     errors.seek(0)
     return errors.read()
 
@@ -69,7 +69,7 @@ def test_an_import_that_is_stopped_leaves_no_folder(
     process.send_signal(number)
     process.communicate(timeout=300)
     assert process.returncode == 128 + number
-    assert "Traceback" not in said(errors)
+    assert "Traceback" not in text_of(errors)
     assert names(tmp_path) == ["weights.pt"]
 
 
@@ -77,8 +77,8 @@ def test_a_full_disk_is_one_line_and_leaves_no_folder(tmp_path: Path, errors: IO
     process = importing(tmp_path, "full", "new/m", errors)
     process.communicate(timeout=300)
     assert process.returncode == 1
-    assert said(errors).startswith(f"error: cannot write {tmp_path}/new/m: ")
-    assert said(errors).count("\n") == 1
+    assert text_of(errors).startswith(f"error: cannot write {tmp_path}/new/m: ")
+    assert text_of(errors).count("\n") == 1
     assert names(tmp_path) == ["weights.pt"]
 
 

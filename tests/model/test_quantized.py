@@ -52,13 +52,13 @@ def network_of(model: Model) -> Network:
 
 def products(model: Network) -> list[object]:
     """Every linear layer that multiplies whole inputs."""
-    found = []
+    linear_layers = []
     for layer in model.layers:
         parts = [getattr(layer, name, None) for name in ("linear", "projection", "narrow")]
         parts += [getattr(layer, "keys_values", None)]
         parts += [getattr(getattr(layer, "cell", None), "linear", None)]
-        found += [part for part in parts if part is not None]
-    return found
+        linear_layers += [part for part in parts if part is not None]
+    return linear_layers
 
 
 def test_every_product_of_whole_inputs_is_computed_in_integers(model: Network) -> None:

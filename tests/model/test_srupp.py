@@ -54,12 +54,12 @@ def ask(release: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]
     )
     os.close(requests)
     os.close(into)
-    with os.fdopen(answers) as told:
-        with os.fdopen(to, "w") as asked:
+    with os.fdopen(answers) as reader:
+        with os.fdopen(to, "w") as writer:
 
             def run(request: dict[str, Any]) -> dict[str, Any]:
-                print(json.dumps({**request, "out": str(out)}), file=asked, flush=True)
-                assert told.readline() == "done\n"
+                print(json.dumps({**request, "out": str(out)}), file=writer, flush=True)
+                assert reader.readline() == "done\n"
                 return dict(torch.load(out, weights_only=True))
 
             yield run
@@ -148,10 +148,10 @@ MAGNIFYING = {
 }
 
 
-def by_definition(*given: Any, one_step: bool = False) -> Tensor:
+def by_definition(*args: Any, one_step: bool = False) -> Tensor:
     """The reference, which reads one row and many alike."""
     del one_step
-    return reference_attention(*given)
+    return reference_attention(*args)
 
 
 def run(

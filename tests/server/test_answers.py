@@ -73,7 +73,7 @@ def ask(client: httpx.Client, **body: Any) -> list[list[dict[str, Any]]]:
 
 
 def spans_of(
-    options: dict[str, Any], words: list[str], asked: list[str], features: list[list[float]],
+    options: dict[str, Any], words: list[str], question: list[str], features: list[list[float]],
     count: int, pos: list[int] | None = None,
 ) -> list[tuple[int, int, float]]:  # fmt: skip
     """The best spans by the formulas."""
@@ -83,7 +83,7 @@ def spans_of(
         return torch.tensor([WORDS.index(word) if word in WORDS else 1 for word in of])
 
     tags = {} if pos is None else {"pos": torch.tensor(pos)}
-    pair = Pair(ids(words), ids(asked), torch.tensor(features), tags)
+    pair = Pair(ids(words), ids(question), torch.tensor(features), tags)
     starts, ends = scores(config, random_tensors(config), pair).softmax(0).T.numpy()
     return best_spans(starts, ends, 15, count)
 
@@ -92,17 +92,17 @@ def test_an_answer_is_the_best_span_of_the_formulas_with_its_place(answers: http
     words = ["Ada", "lives", "in", "Lisbon", ".", "Ben", "lives", "in", "cafe\u0301", "Porto", "!"]
     # in_question, in_question_uncased, tf
     features = [[0.0, float(word == "Ada"), words.count(word) / len(words)] for word in words]
-    asked = ["Where", "does", "ada", "live", "?"]
-    expected = spans_of({}, words, asked, features, 3)
-    (found,) = ask(answers, n_best=3)
+    question = ["Where", "does", "ada", "live", "?"]
+    expected = spans_of({}, words, question, features, 3)
+    (spans,) = ask(answers, n_best=3)
     begins = [0, 4, 10, 13, 19, 22, 26, 32, 35, 40, 45]
     ends = [3, 9, 12, 19, 20, 25, 31, 34, 39, 45, 46]
-    for answer, (first, last, score) in zip(found, expected, strict=True):
+    for answer, (first, last, score) in zip(spans, expected, strict=True):
         assert (answer["start"], answer["end"]) == (begins[first], ends[last])
         assert answer["text"] == CONTEXT[answer["start"] : answer["end"]]
         assert answer["score"] == pytest.approx(score, abs=1e-5)
     usage = answers.post("/v1/answer", json=BODY).json()["usage"]
-    assert usage == {"steps": len(words) + len(asked)}
+    assert usage == {"steps": len(words) + len(question)}
 
 
 def test_words_come_as_lists_with_lemmas_and_tags(answers: httpx.Client) -> None:
@@ -110,8 +110,8 @@ def test_words_come_as_lists_with_lemmas_and_tags(answers: httpx.Client) -> None
     columns = ([0, 1, 0, 0, 0, 1], [0, 1, 0, 0, 0, 1], [1 / 6] * 6, [1, 0, 0, 0, 0, 1])
     features = [list(map(float, row)) for row in zip(*columns, strict=True)]
     expected = spans_of(TAGGED, WORDS_OF_CONTEXT, ["lives", "Ben"], features, 4, [0, 1, 1, 0, 1, 0])
-    (found,) = ask(answers, **WITH_FEATURES, n_best=4)
-    for answer, (first, last, score) in zip(found, expected, strict=True):
+    (spans,) = ask(answers, **WITH_FEATURES, n_best=4)
+    for answer, (first, last, score) in zip(spans, expected, strict=True):
         assert (answer["start"], answer["end"]) == (first, last + 1)
         assert answer["text"] == " ".join(WORDS_OF_CONTEXT[first : last + 1])
         assert answer["score"] == pytest.approx(score, abs=1e-5)

@@ -434,6 +434,6 @@ def test_an_offer_to_upgrade_is_ignored(client: httpx.Client, split: bool) -> No
                 connection.sendall(part)
             received = b""
             while b'"usage"' not in received:
-                received += (got := connection.recv(65536))
-                assert got
+                received += (chunk := connection.recv(65536))
+                assert chunk
             assert received.startswith(b"HTTP/1.1 200")

@@ -41,12 +41,12 @@ def reference(model: str) -> dict[str, Any]:
 
 
 def labels(client: httpx.Client, model: str, texts: list[str]) -> list[str]:
-    found = list[str]()
+    classes = list[str]()
     for first in range(0, len(texts), MOST_INPUTS):
         body = {"model": model, "input": texts[first : first + MOST_INPUTS]}
         reply = client.post("/v1/classify", json=body)
-        found += [result["label"] for result in reply.json()["results"]]
-    return found
+        classes += [result["label"] for result in reply.json()["results"]]
+    return classes
 
 
 def tagged(client: httpx.Client, **body: Any) -> dict[str, Any]:
@@ -84,8 +84,8 @@ def test_the_sentiment_of_as_many_sentences_is_right_as_in_the_library(
 def test_as_many_spans_are_found_as_in_the_library(client: httpx.Client) -> None:
     body = {"model": "entities", "input": [MARK.sub(r"\1", line) for line in MARKED]}
     results = client.post("/v1/tag", json=body).json()["results"]
-    found, wanted = map(spans, results), map(MARK.findall, MARKED)
-    pairs = [(set(ours), set(theirs)) for ours, theirs in zip(found, wanted, strict=True)]
+    entities, wanted = map(spans, results), map(MARK.findall, MARKED)
+    pairs = [(set(ours), set(theirs)) for ours, theirs in zip(entities, wanted, strict=True)]
     right = sum(len(ours & theirs) for ours, theirs in pairs)
     marked, wanted_count = (sum(map(len, side)) for side in zip(*pairs, strict=True))
     expected = reference("entities")
@@ -132,10 +132,10 @@ def test_chunks_have_the_labels_of_the_whole_text(client: httpx.Client, size: in
 def test_the_translator_writes_what_its_module_wrote(client: httpx.Client) -> None:
     expected, errors = dict[str, str](), reference("numbers")
     for kind, pairs in held_out().items():
-        found = errors[kind]
-        assert found["sentences"] == len(pairs)
-        assert len(found["wrong"]) <= 0.01 * len(pairs)
-        expected |= dict(pairs[:: len(pairs) // 50]) | found["wrong"]  # all would take a minute
+        record = errors[kind]
+        assert record["sentences"] == len(pairs)
+        assert len(record["wrong"]) <= 0.01 * len(pairs)
+        expected |= dict(pairs[:: len(pairs) // 50]) | record["wrong"]  # all would take a minute
     body = {"input": list(expected), "beam_size": 1}
     reply = client.post("/v1/translate", json=body).json()
     assert reply["model"] == "numbers"  # which needs no name

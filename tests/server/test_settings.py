@@ -191,9 +191,9 @@ def test_a_folder_whose_name_is_no_readable_id_is_refused(
     folder = tmp_path / os.fsdecode(name)
     shutil.copytree(folders / "question", folder)
     for settings in (load_settings(models=tmp_path), load_settings(model_folders=(folder,))):
-        with pytest.raises(SettingsError, match=r"cannot be served: its name, .* rename") as told:
+        with pytest.raises(SettingsError, match=r"cannot be served: its name, .* rename") as error:
             find_models(settings)
-        assert str(told.value).isprintable()
+        assert str(error.value).isprintable()
     assert loadable_models(load_settings(models=tmp_path)) == {}
 
 

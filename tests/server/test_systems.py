@@ -118,9 +118,9 @@ def translated(client: httpx.Client, folder: Path) -> list[list[Any]]:
         inputs = [texts(source, name="text_input")]
         tensors = connection.infer(folder.name, inputs, parameters=options)
     with sruserve.load(folder) as model:
-        found = model.translate(source, **options)
+        translation = model.translate(source, **options)
     kserve = [*values_of(tensors, "text_output"), *values_of(tensors, "score")]
-    return [[result["text"], result["score"]], kserve, [found.text, found.score]]
+    return [[result["text"], result["score"]], kserve, [translation.text, translation.score]]
 
 
 @pytest.mark.parametrize(("row", "number"), CASES)

@@ -101,13 +101,13 @@ def test_open_labels_of_a_crf_keep_the_places_of_their_tokens(
     client: httpx.Client, kind: str
 ) -> None:
     def tokens(model: str) -> list[tuple[str, int, int, str]]:
-        begin, found = 0, []
+        begin, rows = 0, []
         for chunk, result in zip(CHUNKS, in_chunks(client, "tag", model, CHUNKS), strict=True):
             for token in result["tokens"]:
                 start, end = token["start"] + begin, token["end"] + begin
-                found.append((token["text"], start, end, token["label"]))
+                rows.append((token["text"], start, end, token["label"]))
             begin += len(chunk)
-        return found
+        return rows
 
     own, plain = tokens(f"{kind} crf"), tokens(f"{kind} tag")
     assert [token[:3] for token in own] == [token[:3] for token in plain]
@@ -120,13 +120,13 @@ def test_a_completion_in_parts_has_the_text_of_the_tokenizers_decoder(
     client: httpx.Client, kind: str
 ) -> None:
     tokenizer, prompt = trained(kind), "how far is"
-    asked = {"model": f"{kind} generate", "seed": 5, "return_token_ids": True}
-    body = asked | {"prompt": prompt, "max_tokens": 30, "logprobs": 1}
+    options = {"model": f"{kind} generate", "seed": 5, "return_token_ids": True}
+    body = options | {"prompt": prompt, "max_tokens": 30, "logprobs": 1}
     (whole,) = client.post("/v1/completions", json=body).json()["choices"]
     text, state = "", None
     ids: list[int] = []
     for size in (1, 2, 9, 18):
-        body = asked | {"prompt": "" if state else prompt, "max_tokens": size, "state": state}
+        body = options | {"prompt": "" if state else prompt, "max_tokens": size, "state": state}
         reply = client.post("/v1/completions", json=body | {"return_state": True})
         (choice,) = reply.json()["choices"]
         text, state = text + choice["text"], choice["state"]

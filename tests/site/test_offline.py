@@ -20,9 +20,9 @@ from docs.site.offline import foreign_loads
 )
 def test_an_address_of_another_host_is_found(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
-    (found,) = foreign_loads(tmp_path)
-    assert found.startswith(f"{name} loads ")
-    assert "example.org/a." in found
+    (message,) = foreign_loads(tmp_path)
+    assert message.startswith(f"{name} loads ")
+    assert "example.org/a." in message
 
 
 def test_links_and_own_files_are_no_loads(tmp_path: Path) -> None:

@@ -68,8 +68,8 @@ def saved_by(release: str, folder: str, requests: list[tuple[str, dict[str, Any]
     with os.fdopen(reading) as result:
         written = result.read()
     assert os.waitpid(child, 0)[1] == 0, release
-    found: list[str] = json.loads(written)
-    return found
+    outcomes: list[str] = json.loads(written)
+    return outcomes
 
 
 if __name__ == "__main__":
@@ -77,5 +77,5 @@ if __name__ == "__main__":
     assert saved(nn, "LSTM", {}) == "lstm"
     gc.collect()
     gc.freeze()
-    asked = json.load(sys.stdin)
-    print(json.dumps({release: saved_by(release, *each) for release, each in asked.items()}))
+    jobs = json.load(sys.stdin)
+    print(json.dumps({release: saved_by(release, *each) for release, each in jobs.items()}))

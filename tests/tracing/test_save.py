@@ -91,7 +91,7 @@ def _path(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "given",
+    "make",
     [
         _path,
         lambda tmp_path: str(_path(tmp_path)),
@@ -101,8 +101,8 @@ def _path(tmp_path: Path) -> Path:
     ],
     ids=["a path", "a name", "a tokenizer", "a list", "a dict"],
 )
-def test_a_tokenizer_may_be_whatever_a_script_has(given: Any, tmp_path: Path) -> None:
-    folder, tokenizer = tmp_path / "model", given(tmp_path)
+def test_a_tokenizer_may_be_whatever_a_script_has(make: Any, tmp_path: Path) -> None:
+    folder, tokenizer = tmp_path / "model", make(tmp_path)
     model = sruserve.save(LitSentiment(), folder, "classify", tokenizer=tokenizer, lowercase=False)
     assert model.codec is not None
     assert model.codec.encode("w3 w7 nothing")[0].tolist() == [4, 8, 0]
@@ -267,10 +267,10 @@ class Truncating(LitSentiment):
 class CuttingTo(LitSentiment):
     """Cuts inputs to a length that only a comparison shows."""
 
-    most = 10_000
+    limit = 10_000
 
     def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x[:, : min(x.size(1), self.most)])
+        return super().forward(x[:, : min(x.size(1), self.limit)])
 
 
 class LeavingOut(LitSentiment):
@@ -290,7 +290,7 @@ class CuttingUnseen(LitSentiment):
 
 
 class CuttingFar(CuttingTo):
-    most = 1_000_000
+    limit = 1_000_000
 
 
 @pytest.mark.parametrize("module", [Truncating, CuttingTo, LeavingOut, CuttingUnseen])
@@ -302,7 +302,7 @@ def test_a_module_that_cuts_long_inputs_is_refused(
 
 
 def test_a_cut_that_is_too_long_to_compare_is_refused_by_its_line(tmp_path: Path) -> None:
-    with pytest.raises(TracingError, match=r"for 1,000,001 steps and more.* self\.most"):
+    with pytest.raises(TracingError, match=r"for 1,000,001 steps and more.* self\.limit"):
         sruserve.save(CuttingFar(), tmp_path / "model", "classify")
 
 

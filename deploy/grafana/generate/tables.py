@@ -24,16 +24,16 @@ class Series(NamedTuple):
 
 def exported() -> list[Series]:
     """All metrics of the server's own, by name."""
-    found = []
+    series = []
     for value in vars(definitions).values():
         if isinstance(value, MetricWrapperBase):
             (family,) = value.describe()
             name = f"{family.name}_total" if family.type == "counter" else family.name
-            found.append(Series(name, family.type, value._labelnames, family.documentation))
-    found += [
+            series.append(Series(name, family.type, value._labelnames, family.documentation))
+    series += [
         Series(each.name, each.type, each.labels, each.help) for each in definitions.COLLECTED
     ]
-    return sorted(found)
+    return sorted(series)
 
 
 def alerts() -> list[dict[str, Any]]:

@@ -59,23 +59,23 @@ def panel_queries(interval: str) -> list[PanelQuery]:
 
 def variables() -> set[tuple[str, str]]:
     """Metric and label of all variables whose choices Grafana asks Prometheus for."""
-    found = set()
+    pairs = set()
     for board in boards().values():
         for variable in board["templating"]["list"]:
             if variable["type"] == "query":
                 match = re.fullmatch(r"label_values\((\w+), (\w+)\)", variable["query"]["query"])
                 assert match is not None, variable["query"]
-                found.add((match[1], match[2]))
-    return found
+                pairs.add((match[1], match[2]))
+    return pairs
 
 
 def rules(kind: str) -> list[dict[str, Any]]:
     """All rules of a kind: `record` or `alert`."""
-    found = []
+    rules_of_kind = []
     for file in sorted(RULES.glob("*.yml")):
         for group in yaml.safe_load(file.read_text())["groups"]:
-            found += [rule for rule in group["rules"] if kind in rule]
-    return found
+            rules_of_kind += [rule for rule in group["rules"] if kind in rule]
+    return rules_of_kind
 
 
 def selectors(expression: str) -> Iterator[tuple[str, str]]:

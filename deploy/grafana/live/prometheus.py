@@ -47,11 +47,11 @@ class Prometheus:
     def lines(self, expression: str, begin: float, end: float, step: float) -> list[Line]:
         """A query at each step between two Unix times."""
         data = self._ask("query_range", query=expression, start=begin, end=end, step=step)
-        found = []
+        lines = []
         for each in data["result"]:
             points = [(float(at), float(value)) for at, value in each["values"]]
-            found.append(Line(each["metric"], [p for p in points if not math.isnan(p[1])]))
-        return found
+            lines.append(Line(each["metric"], [p for p in points if not math.isnan(p[1])]))
+        return lines
 
     def label_values(self, metric: str, label: str) -> list[str]:
         """The values of a metric's label."""

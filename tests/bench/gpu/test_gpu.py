@@ -69,8 +69,8 @@ def test_help_teaches(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     with pytest.raises(SystemExit, match="0"):
         gpu.main()
     output = capsys.readouterr().out
-    for said in ("python -m bench.gpu", "--quick", "--only-checks", "--results", "another machine"):
-        assert said in output
+    for part in ("python -m bench.gpu", "--quick", "--only-checks", "--results", "another machine"):
+        assert part in output
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -80,10 +80,10 @@ def test_without_a_gpu_it_says_so_in_one_line(
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setattr(sys, "argv", ["bench.gpu"])
     assert gpu.main() == 2
-    said = capsys.readouterr()
-    assert not said.out
-    assert said.err.count("\n") == 1
-    assert "torch sees no GPU" in said.err
+    captured = capsys.readouterr()
+    assert not captured.out
+    assert captured.err.count("\n") == 1
+    assert "torch sees no GPU" in captured.err
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
@@ -236,8 +236,8 @@ def test_what_is_wrong_is_told_and_timed_if_that_is_asked_for(
     monkeypatch.setattr(gpu, "PARTS", {"scan": lambda bench, _: bench.check("a figure", 1.0, "us")})
     lines = tmp_path / "lines.jsonl"
     wrong = Check("wrong", 3.0, "", Target(maximum=0))
-    asked = ("--time-anyway", "--lines", str(lines))
-    assert _main(monkeypatch, *asked, checks=[wrong], broken=[]) == 1
+    options = ("--time-anyway", "--lines", str(lines))
+    assert _main(monkeypatch, *options, checks=[wrong], broken=[]) == 1
     assert "RED: wrong: 3" in capsys.readouterr().out
     written = [json.loads(line) for line in lines.read_text().splitlines()]
     assert "a figure" in [each.get("what") for each in written]
@@ -293,7 +293,7 @@ def test_the_host_share_is_measured_on_a_real_engine(
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["bench", "--quick", "--results", str(tmp_path)])
     assert host_share.main() == 0
-    found = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert found["cases"]
-    for samples in found["cases"].values():
+    summary = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert summary["cases"]
+    for samples in summary["cases"].values():
         assert all(each["median"] > 0 for each in samples.values())

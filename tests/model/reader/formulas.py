@@ -26,17 +26,17 @@ def scores(config: ModelConfig, tensors: Mapping[str, Tensor], pair: Pair) -> Te
     """The scores of the words as start and end of the answer, (words, 2)."""
     assert config.reader is not None
     table = tensors["embedding.weight"]
-    words, asked = table[pair.document], table[pair.question]
+    words, question_words = table[pair.document], table[pair.question]
     parts = {"words": words, "features": pair.features}
     if "match.weight" in tensors:
         weight, bias = tensors["match.weight"], tensors["match.bias"]
-        keys, others = (torch.relu(x @ weight.T + bias) for x in (words, asked))
-        parts["aligned"] = torch.softmax(keys @ others.T, 1) @ asked
+        keys, others = (torch.relu(x @ weight.T + bias) for x in (words, question_words))
+        parts["aligned"] = torch.softmax(keys @ others.T, 1) @ question_words
     for kind, numbers in pair.tags.items():
         parts[kind] = tensors[f"tags.{kind}.weight"][numbers]
     described = torch.cat([parts[name] for name in config.reader.inputs], 1)
     document = encoded(config, tensors, "rnn.", described, config.rnn.num_layers)
-    question = encoded(config, tensors, "question.", asked, config.reader.question_layers)
+    question = encoded(config, tensors, "question.", question_words, config.reader.question_layers)
     if "merge.weight" in tensors:
         weights = torch.softmax(question @ tensors["merge.weight"][0] + tensors["merge.bias"], 0)
     else:

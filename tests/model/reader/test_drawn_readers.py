@@ -44,19 +44,24 @@ def readers(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @settings(max_examples=25)
-@given(options=readers(), words=st.integers(1, 20), asked=st.integers(1, 9), seed=st.integers(0, 9))
+@given(
+    options=readers(),
+    words=st.integers(1, 20),
+    question_words=st.integers(1, 9),
+    seed=st.integers(0, 9),
+)
 def test_a_reader_of_any_options_has_the_scores_of_the_formulas(
-    options: dict[str, Any], words: int, asked: int, seed: int
+    options: dict[str, Any], words: int, question_words: int, seed: int
 ) -> None:
     config = reader_config(**options)
     tensors = random_tensors(config, seed)
     reader = Reader(config, tensors, torch.float32)
-    rows, pair = drawn(reader, words, asked, seed)
+    rows, pair = drawn(reader, words, question_words, seed)
     expected = scores(config, tensors, pair)
-    (alone,) = run(reader, [rows], [(words, asked)])
+    (alone,) = run(reader, [rows], [(words, question_words)])
     torch.testing.assert_close(alone, expected, rtol=1e-5, atol=2e-5)
     stored = reader.documents.store(rows[:words])
     for _ in range(2):  # computed and kept, then taken from there
-        (again,) = run(reader, [rows], [(words, asked)])
+        (again,) = run(reader, [rows], [(words, question_words)])
         assert torch.equal(again, alone)
     assert stored.encoded is not None

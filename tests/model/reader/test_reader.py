@@ -39,12 +39,12 @@ def built(form: str) -> tuple[Reader, dict[str, Tensor]]:
     return Reader(config, tensors, torch.float32), tensors
 
 
-def drawn(reader: Reader, words: int, asked: int, seed: int) -> tuple[Tensor, Pair]:
+def drawn(reader: Reader, words: int, question_words: int, seed: int) -> tuple[Tensor, Pair]:
     """The rows of a pair, and what they say."""
     config, generator = reader.config.reader, torch.Generator().manual_seed(seed)
     assert config is not None
-    rows = torch.zeros(words + asked, len(COLUMNS))
-    rows[:, 0] = torch.randint(len(WORDS), (words + asked,), generator=generator)
+    rows = torch.zeros(words + question_words, len(COLUMNS))
+    rows[:, 0] = torch.randint(len(WORDS), (words + question_words,), generator=generator)
     rows[:words, 1:5] = torch.rand(words, 4, generator=generator)
     for tag in ("pos", "ner"):
         known = len(config.labels(tag)) + (tag not in config.tables)  # an unknown one, too
@@ -109,13 +109,13 @@ def test_consecutive_pairs_of_one_document_share_what_no_question_changes(
     form: str, same_features: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader, _ = built(form)
-    (words, asked), count = (40, 9), 5
-    pairs = [drawn(reader, words, asked, 1)[0].clone() for _ in range(count)]
+    (words, question_words), count = (40, 9), 5
+    pairs = [drawn(reader, words, question_words, 1)[0].clone() for _ in range(count)]
     for i, rows in enumerate(pairs):
         rows[words:, 0] = i  # another question
         if not same_features:
             rows[i, 1] += 1
-    alone = [run(reader, [rows], [(words, asked)])[0] for rows in pairs]
+    alone = [run(reader, [rows], [(words, question_words)])[0] for rows in pairs]
     embedded: list[int] = []
     look_up = reader._embedding.__call__
 
@@ -125,8 +125,8 @@ def test_consecutive_pairs_of_one_document_share_what_no_question_changes(
 
     for part in (reader, reader.documents):
         monkeypatch.setattr(part, "_embedding", look_up_and_count)
-    together = run(reader, pairs, [(words, asked)] * count)
-    assert sum(embedded) == words + count * asked
+    together = run(reader, pairs, [(words, question_words)] * count)
+    assert sum(embedded) == words + count * question_words
     for ours, expected in zip(together, alone, strict=True):
         assert torch.equal(ours, expected)
 
@@ -134,15 +134,15 @@ def test_consecutive_pairs_of_one_document_share_what_no_question_changes(
 def test_a_stored_document_is_that_of_the_same_words_features_and_tags_alone() -> None:
     config = reader_config(inputs=("words", "features"), features=("tf", "ner=PER"))
     reader = Reader(config, random_tensors(config), torch.float32)
-    (words, asked), count = (9, 4), 4
-    pairs = [drawn(reader, words, asked, 1)[0].clone() for _ in range(count)]
+    (words, question_words), count = (9, 4), 4
+    pairs = [drawn(reader, words, question_words, 1)[0].clone() for _ in range(count)]
     for rows, column in zip(pairs[1:], ("tf", "ner", "in_question"), strict=True):
         number = COLUMNS.index(column)
         rows[0, number] = 1 - rows[0, number]
-    alone = [run(reader, [rows], [(words, asked)])[0] for rows in pairs]
+    alone = [run(reader, [rows], [(words, question_words)])[0] for rows in pairs]
     stored = reader.documents.store(pairs[0][:words])
     for _ in range(2):  # the first step computes it
-        together = run(reader, pairs, [(words, asked)] * count)
+        together = run(reader, pairs, [(words, question_words)] * count)
         assert stored.encoded is not None
         for ours, expected in zip(together, alone, strict=True):
             assert torch.equal(ours, expected)

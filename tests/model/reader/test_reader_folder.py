@@ -25,13 +25,13 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_inspect_tells_what_is_around_the_encoders_and_what_requests_need(folder: Path) -> None:
-    told = facts(load_model(folder))
-    assert told["task"] == "answer"
-    assert told["question"] == "2 layers, 6 wide, merged by self_attn"
-    assert told["word"] == "words + aligned + features"
-    assert told["features"] == "in_question_lemma, tf, ner=PER"
-    assert told["needs"] == "lemmas, ner with each request"
-    assert told["state"].startswith("none: it reads a whole document with a whole question")
+    description = facts(load_model(folder))
+    assert description["task"] == "answer"
+    assert description["question"] == "2 layers, 6 wide, merged by self_attn"
+    assert description["word"] == "words + aligned + features"
+    assert description["features"] == "in_question_lemma, tf, ner=PER"
+    assert description["needs"] == "lemmas, ner with each request"
+    assert description["state"].startswith("none: it reads a whole document with a whole question")
 
 
 @pytest.mark.parametrize("weights", ["int8", "bf16"])

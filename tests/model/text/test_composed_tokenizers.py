@@ -137,6 +137,6 @@ def test_a_text_that_may_be_cut_has_the_same_ids(
         edges = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
         ids, word = [], ""
         for number, (begin, end) in enumerate(pairwise(edges), 2):
-            found, word = words.encode(text[begin:end], word, number < len(edges))
-            ids += found.tolist()
+            chunk_ids, word = words.encode(text[begin:end], word, number < len(edges))
+            ids += chunk_ids.tolist()
         assert ids == whole, (text, edges)

@@ -36,15 +36,15 @@ def test_any_chunks_of_a_text_give_the_ids_and_places_of_the_whole(
     ids, places, rest = words.locate(text)
     assert (words.encode(text)[0].tolist(), ids.tolist(), rest) == (whole, whole, "")
     edges = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
-    found, located, word = [], [], ""
+    all_ids, located, word = [], [], ""
     for number, (begin, end) in enumerate(pairwise(edges)):
         more = number + 2 < len(edges)
         encoded = words.encode(text[begin:end], word, more)
         part, at, word = words.locate(text[begin:end], word, more)
         assert (encoded[0].tolist(), encoded[1]) == (part.tolist(), word)
-        found += part.tolist()
+        all_ids += part.tolist()
         located += (at + begin).tolist()
-    assert (found, located, word) == (whole, places.tolist(), "")
+    assert (all_ids, located, word) == (whole, places.tolist(), "")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -56,8 +56,8 @@ def test_parts_of_a_text_give_the_ids_of_the_whole(
     parts = words.parts(text, size) or [""]
     assert "".join(parts) == text
     for number, part in enumerate(parts, 1):
-        found, rest = words.encode(part, before, number == len(parts))
-        ids += found.tolist()
+        part_ids, rest = words.encode(part, before, number == len(parts))
+        ids += part_ids.tolist()
         before = ""
     whole, left = words.encode(text, word, True)
     last, _ = words.encode("", rest)

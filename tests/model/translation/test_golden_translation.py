@@ -59,19 +59,19 @@ def verified(model: Path, case: Path) -> tuple[int, str]:
 def test_verify_compares_pairs_alone_and_together(tmp_path: Path) -> None:
     case = GOLDEN / "opennmt-lstm-general"
     imported(case, tmp_path)
-    code, said = verified(tmp_path / "model", case / "io.safetensors")
-    assert code == 0, said
-    assert "checked: log_probs, attention" in said
-    assert "agrees: largest difference" in said
-    assert "2 runs" in said
+    code, output = verified(tmp_path / "model", case / "io.safetensors")
+    assert code == 0, output
+    assert "checked: log_probs, attention" in output
+    assert "agrees: largest difference" in output
+    assert "2 runs" in output
     tensors = load_file(case / "io.safetensors")
     for name in ("1.log_probs", "2.attention"):
         changed = tensors[name].clone()
         changed[-1, 0] += 1e-3
         save_file(tensors | {name: changed}, tmp_path / "case.safetensors")
-        code, said = verified(tmp_path / "model", tmp_path / "case.safetensors")
+        code, output = verified(tmp_path / "model", tmp_path / "case.safetensors")
         assert code == 1
-        assert f"DIFFERS ({name[2:]}, alone)" in said
+        assert f"DIFFERS ({name[2:]}, alone)" in output
 
 
 @pytest.mark.parametrize(
@@ -94,6 +94,6 @@ def test_a_case_that_does_not_fit_is_refused(
     imported(case, tmp_path)
     tensors = load_file(case / "io.safetensors") | changes
     save_file({k: t for k, t in tensors.items() if t is not None}, tmp_path / "case.safetensors")
-    code, said = verified(tmp_path / "model", tmp_path / "case.safetensors")
+    code, output = verified(tmp_path / "model", tmp_path / "case.safetensors")
     assert code == 1
-    assert message in said
+    assert message in output

@@ -83,9 +83,11 @@ def test_the_answers_of_a_module_agree_with_every_pooling(
 ) -> None:
     module = Classifier(pooling, bidirectional)
     model = import_as(tmp_path / "m", module, pooling)
-    found: list[Difference] = list(verify(model, saved(tmp_path, **answered(module, results))))
-    assert worst(found) <= 1e-5
-    assert len(found) == (1 if bidirectional else 5)
+    differences: list[Difference] = list(
+        verify(model, saved(tmp_path, **answered(module, results)))
+    )
+    assert worst(differences) <= 1e-5
+    assert len(differences) == (1 if bidirectional else 5)
 
 
 @pytest.mark.parametrize(

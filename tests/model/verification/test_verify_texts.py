@@ -62,33 +62,33 @@ def test_texts_agree_with_their_own_ids_labels_and_probabilities(tmp_path: Path)
         {"text": TEXT, "probabilities": dict(zip(model.labels, numbers, strict=True))},
         {"ids": [1, 2, 3], "label": best(model, numbers)},
     ]
-    found = list(verify_texts(model, case(tmp_path, *entries)))
-    assert not [finding for finding in found if isinstance(finding, Mismatch)]
-    assert max(f.largest for f in found if isinstance(f, Difference)) < 1e-6
-    assert {f.run for f in found} == {"whole", *(f"split {i}" for i in range(1, 5))}
+    findings = list(verify_texts(model, case(tmp_path, *entries)))
+    assert not [finding for finding in findings if isinstance(finding, Mismatch)]
+    assert max(f.largest for f in findings if isinstance(f, Difference)) < 1e-6
+    assert {f.run for f in findings} == {"whole", *(f"split {i}" for i in range(1, 5))}
 
 
 def test_other_ids_are_shown_from_the_first_difference_on(tmp_path: Path) -> None:
     model = classifier(tmp_path / "m")
-    (found,) = verify_texts(model, case(tmp_path, {"text": "the Cat sat", "ids": [1, 2, 3]}))
+    (mismatch,) = verify_texts(model, case(tmp_path, {"text": "the Cat sat", "ids": [1, 2, 3]}))
     shown = ("…, 0, 3", "…, 2, 3")
     ours, theirs = (f"[{ids}] (3 ids)" for ids in shown)
-    assert found == Mismatch("whole", "ids", "'the Cat sat'", ours, theirs)
+    assert mismatch == Mismatch("whole", "ids", "'the Cat sat'", ours, theirs)
 
 
 def test_missing_ids_are_a_difference(tmp_path: Path) -> None:
     model = classifier(tmp_path / "m")
-    (found,) = verify_texts(model, case(tmp_path, {"text": TEXT, "ids": [1, 2, 3, 0]}))
-    assert isinstance(found, Mismatch)
-    assert (found.ours, found.theirs) == ("[…, ] (3 ids)", "[…, 0] (4 ids)")
+    (mismatch,) = verify_texts(model, case(tmp_path, {"text": TEXT, "ids": [1, 2, 3, 0]}))
+    assert isinstance(mismatch, Mismatch)
+    assert (mismatch.ours, mismatch.theirs) == ("[…, ] (3 ids)", "[…, 0] (4 ids)")
 
 
 def test_another_label_is_a_difference_with_the_text_shortened(tmp_path: Path) -> None:
     model = classifier(tmp_path / "m")
     own = best(model, probabilities(model, *[1] * 99))
     other = next(label for label in model.labels if label != own)
-    found = list(verify_texts(model, case(tmp_path, {"text": "the " * 99, "label": other}), 0))
-    (wrong,) = found
+    findings = list(verify_texts(model, case(tmp_path, {"text": "the " * 99, "label": other}), 0))
+    (wrong,) = findings
     assert isinstance(wrong, Mismatch)
     assert (wrong.tensor, wrong.ours, wrong.theirs) == ("label", own, other)
     assert wrong.text.startswith("'the the")
@@ -99,8 +99,8 @@ def test_probabilities_by_name_may_be_some_of_them(tmp_path: Path) -> None:
     model = classifier(tmp_path / "m")
     numbers = probabilities(model, 1, 2, 3)
     entry = {"text": TEXT, "probabilities": {model.labels[2]: numbers[2] + 0.25}}
-    found = list(verify_texts(model, case(tmp_path, entry)))
-    assert [round(f.largest, 5) for f in found if isinstance(f, Difference)] == [0.25] * 5
+    findings = list(verify_texts(model, case(tmp_path, entry)))
+    assert [round(f.largest, 5) for f in findings if isinstance(f, Difference)] == [0.25] * 5
 
 
 def test_pairs_are_compared(tmp_path: Path) -> None:
@@ -110,13 +110,13 @@ def test_pairs_are_compared(tmp_path: Path) -> None:
     rows = [model.network.hidden(torch.tensor(x), single(states * 0, len(x))) for x in ids]
     scores = model.network.compare(torch.cat(rows), [3, 2]).softmax(-1)[0].tolist()
     entry = {"text": TEXT, "pair": "on unknown", "ids": ids[0], "pair_ids": ids[1]}
-    (_, _, found) = verify_texts(model, case(tmp_path, {**entry, "probabilities": scores}))
-    assert isinstance(found, Difference)
-    assert found.largest < 1e-6
+    (_, _, difference) = verify_texts(model, case(tmp_path, {**entry, "probabilities": scores}))
+    assert isinstance(difference, Difference)
+    assert difference.largest < 1e-6
     swapped = {"text": "on unknown", "pair": TEXT, "probabilities": scores}
-    (found,) = verify_texts(model, case(tmp_path, swapped))
-    assert isinstance(found, Difference)
-    assert found.largest > 1e-4
+    (difference,) = verify_texts(model, case(tmp_path, swapped))
+    assert isinstance(difference, Difference)
+    assert difference.largest > 1e-4
 
 
 def test_the_labels_of_each_token_are_compared(tmp_path: Path) -> None:
@@ -124,11 +124,11 @@ def test_the_labels_of_each_token_are_compared(tmp_path: Path) -> None:
     states = model.network.layout.allocate(1)
     scores = model.network.logits(model.network.hidden(torch.tensor([1, 2, 3]), single(states, 3)))
     labels = [model.labels[i] for i in scores.argmax(-1).tolist()]
-    found = list(verify_texts(model, case(tmp_path, {"text": TEXT, "labels": labels})))
-    assert not any(isinstance(finding, Mismatch) for finding in found)
+    findings = list(verify_texts(model, case(tmp_path, {"text": TEXT, "labels": labels})))
+    assert not any(isinstance(finding, Mismatch) for finding in findings)
     wrong = [*labels[:-1], next(label for label in model.labels if label != labels[-1])]
-    found = list(verify_texts(model, case(tmp_path, {"text": TEXT, "labels": wrong})))
-    assert [finding.theirs for finding in found if isinstance(finding, Mismatch)] == [
+    findings = list(verify_texts(model, case(tmp_path, {"text": TEXT, "labels": wrong})))
+    assert [finding.theirs for finding in findings if isinstance(finding, Mismatch)] == [
         ", ".join(wrong)
     ] * 5
 
@@ -143,9 +143,9 @@ def test_the_ids_around_a_text_and_its_truncation_are_those_of_the_server(tmp_pa
     ids = tokenizer.encode(TEXT).ids
     assert ids == [0, 1, 2, 4]
     entry = {"text": TEXT, "ids": ids, "probabilities": probabilities(model, *ids)}
-    found = list(verify_texts(model, case(tmp_path, entry)))
-    assert not any(isinstance(finding, Mismatch) for finding in found)
-    assert max(f.largest for f in found if isinstance(f, Difference)) < 1e-6
+    findings = list(verify_texts(model, case(tmp_path, entry)))
+    assert not any(isinstance(finding, Mismatch) for finding in findings)
+    assert max(f.largest for f in findings if isinstance(f, Difference)) < 1e-6
 
 
 def test_the_labels_of_a_crf_are_those_of_its_best_path(tmp_path: Path) -> None:
@@ -165,16 +165,16 @@ def test_the_labels_of_a_crf_are_those_of_its_best_path(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "  "])
 def test_a_text_that_the_server_would_refuse_is_a_difference(tmp_path: Path, text: str) -> None:
     model = classifier(tmp_path / "m")
-    (found,) = verify_texts(model, case(tmp_path, {"text": text, "label": model.labels[0]}))
-    assert isinstance(found, Mismatch)
-    assert (found.tensor, found.ours) == ("text", "refused: it has no ids")
+    (mismatch,) = verify_texts(model, case(tmp_path, {"text": text, "label": model.labels[0]}))
+    assert isinstance(mismatch, Mismatch)
+    assert (mismatch.tensor, mismatch.ours) == ("text", "refused: it has no ids")
 
 
 def test_a_text_that_the_vocabulary_cannot_express_is_a_difference(tmp_path: Path) -> None:
     model = random_model(tmp_path / "m", "classify", vocabulary=[97, 98])
-    (found,) = verify_texts(model, case(tmp_path, {"text": "abc", "label": model.labels[0]}))
-    assert isinstance(found, Mismatch)
-    assert "refused: the model's vocabulary has no 'c'" in found.ours
+    (mismatch,) = verify_texts(model, case(tmp_path, {"text": "abc", "label": model.labels[0]}))
+    assert isinstance(mismatch, Mismatch)
+    assert "refused: the model's vocabulary has no 'c'" in mismatch.ours
 
 
 @pytest.mark.parametrize(

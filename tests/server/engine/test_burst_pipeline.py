@@ -109,11 +109,11 @@ def test_results_are_those_of_the_cpu(
     driver, events = graphs
     events.clear()
     counted = driver.counts.calls["generated"]
-    found, expected = asyncio.run(scenario(driver)), asyncio.run(scenario(cpu))
+    generated, expected = asyncio.run(scenario(driver)), asyncio.run(scenario(cpu))
     assert "launch" in events
-    assert driver.counts.calls["generated"] - counted == sum(len(each.tokens) for each in found)
-    assert len(found) == len(expected)
-    for mine, wanted in zip(found, expected, strict=True):
+    assert driver.counts.calls["generated"] - counted == sum(len(each.tokens) for each in generated)
+    assert len(generated) == len(expected)
+    for mine, wanted in zip(generated, expected, strict=True):
         assert (mine.text, list(mine.tokens)) == (wanted.text, list(wanted.tokens))
         assert (mine.finish_reason, mine.stop_reason) == (wanted.finish_reason, wanted.stop_reason)
         assert [each.token for each in mine.logprobs] == [each.token for each in wanted.logprobs]
@@ -162,8 +162,8 @@ def test_clients_who_leave_change_nothing_for_others(
     async def alone() -> list[Generated]:
         return [await cpu.generate("To be", 50, seed=seed) for seed in range(3)]
 
-    found, expected = asyncio.run(run()), asyncio.run(alone())
-    for mine, wanted in zip(found, expected, strict=True):
+    generated, expected = asyncio.run(run()), asyncio.run(alone())
+    for mine, wanted in zip(generated, expected, strict=True):
         assert list(mine.tokens) == list(wanted.tokens)
         assert same_state(mine.state, wanted.state)
 
@@ -228,10 +228,10 @@ def test_without_rows_for_two_bursts_each_is_settled_first(model: Model, cpu: Dr
         return await asyncio.gather(*(driver.generate("To", 40, seed=s) for s in range(4)))
 
     with on_graphs(model) as events, Driver(model, limits) as driver:
-        found = asyncio.run(run(driver))
+        generated = asyncio.run(run(driver))
         assert ["launch", "launch", "launch"] not in [events[i : i + 3] for i in range(len(events))]
     expected = asyncio.run(run(cpu))
-    assert [list(each.tokens) for each in found] == [list(each.tokens) for each in expected]
+    assert [list(each.tokens) for each in generated] == [list(each.tokens) for each in expected]
 
 
 def test_a_burst_that_fails_ends_its_jobs_and_no_later_ones(

@@ -51,9 +51,9 @@ def only(submission: Submission) -> Classified:
 
 
 def probabilities(submission: Submission) -> list[float]:
-    found = only(submission).probabilities
-    assert found is not None
-    return list(found)
+    values = only(submission).probabilities
+    assert values is not None
+    return list(values)
 
 
 @pytest.mark.parametrize("state_output", [StateOutput.COPY, StateOutput.CACHED])

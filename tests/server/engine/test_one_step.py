@@ -256,12 +256,12 @@ def test_jobs_that_do_not_fit_into_one_step_take_several(model: Model) -> None:
     async def run(driver: Watched) -> None:
         jobs = [driver.read(length, 1) for length in (50, 48, 49, 47, 46, 3)]
         driver.go.set()
-        found = [await classes(submission) for submission in jobs]
+        results = [await classes(submission) for submission in jobs]
         # The oldest two; then the smallest, with one that came before a larger one; then the rest.
         assert driver.counts.tokens == [100, 4 + 47 + 48, 50]
         assert driver.engine.waiting == 0
         await driver.until(lambda: driver.counts.waiting == 0)  # reported a little later
-        for submission, probabilities in zip(jobs, found, strict=True):
+        for submission, probabilities in zip(jobs, results, strict=True):
             for item, one in zip(submission.job.items, probabilities, strict=True):
                 (alone,) = await classes(driver.read(len(item.inputs)))
                 assert np.array_equal(one, alone)

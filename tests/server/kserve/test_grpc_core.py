@@ -68,7 +68,7 @@ def test_the_metadata_of_a_stream_is_read_once(
     assert grpc_server[1].grpc is not None
     decoded: list[object] = []
     monkeypatch.setattr(
-        type(cygrpc._LOGGER), "exception", lambda log, said, *_: decoded.append(said)
+        type(cygrpc._LOGGER), "exception", lambda log, problem, *_: decoded.append(problem)
     )
     reads = []
     with RawClient(grpc_server[1].grpc.port) as client:

@@ -12,14 +12,14 @@ from tests.server.repository.changing_models import change, save_version
 
 def served(client: httpx.Client, name: str) -> dict[tuple[str, str], str]:
     """What each version of a model is for, by its number and digest."""
-    found = {}
+    states = {}
     for family in text_string_to_metric_families(client.get("/metrics").text):
         for sample in family.samples:
             if sample.name == "sru_model_info" and sample.labels["model"] == name:
                 assert sample.value == 1
                 of = sample.labels
-                found[of["version"], of["digest"]] = of["state"]
-    return found
+                states[of["version"], of["digest"]] = of["state"]
+    return states
 
 
 def listed(client: httpx.Client, model: str) -> tuple[str, str]:

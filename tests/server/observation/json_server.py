@@ -35,17 +35,17 @@ class JsonServer:
     def requests(self) -> list[dict[str, Any]]:
         return _read(self._folder / "out")
 
-    def said(self, pattern: str) -> str:
+    def logged(self, pattern: str) -> str:
         """A part of a message, once it is there."""
-        found: list[str] = []
+        matches: list[str] = []
 
         def look() -> bool:
             assert self.process.poll() is None, self.output
-            found.extend(re.findall(pattern, self.output))
-            return bool(found)
+            matches.extend(re.findall(pattern, self.output))
+            return bool(matches)
 
         until(look)
-        return found[0]
+        return matches[0]
 
 
 def _read(file: Path) -> list[dict[str, Any]]:
@@ -73,7 +73,7 @@ def json_server(
         )
     server = JsonServer(process, folder)
     try:
-        url = server.said(r'starting on (https?://[^ "]+)')
+        url = server.logged(r'starting on (https?://[^ "]+)')
         with httpx.Client(base_url=url, timeout=60, verify=False) as client:
             until(lambda: is_ready(client))
             yield client, server

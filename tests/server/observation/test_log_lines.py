@@ -126,23 +126,23 @@ def test_a_reader_who_has_left_delays_nothing() -> None:
 
 
 def test_a_full_disk_is_told_once_and_its_end_too(tmp_path: Path) -> None:
-    told: list[str | None] = []
+    reasons: list[str | None] = []
 
     def tell(error: OSError | None) -> None:
-        told.append(error.strerror if error else None)
+        reasons.append(error.strerror if error else None)
 
     descriptor = os.open("/dev/full", os.O_WRONLY)
     writer = LineWriter(descriptor, 100, lambda count: f"dropped {count}", tell)
     for _ in range(3):
         writer.write("lost")
         writer.flush(60)
-    assert told == ["No space left on device"]
+    assert reasons == ["No space left on device"]
     with open(tmp_path / "log", "wb") as file:
         os.dup2(file.fileno(), descriptor)
     for _ in range(3):
         writer.write("kept")
         writer.flush(60)
-    assert told == ["No space left on device", None]
+    assert reasons == ["No space left on device", None]
     assert (tmp_path / "log").read_text().endswith("\n" + 3 * "kept\n")
 
 

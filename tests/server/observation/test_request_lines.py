@@ -59,7 +59,7 @@ def server(
         client,
         running,
     ):
-        rpc = "127.0.0.1:" + running.said(r"gRPC is on \S+ port (\d+)")
+        rpc = "127.0.0.1:" + running.logged(r"gRPC is on \S+ port (\d+)")
         client.headers.update(bearer(KEY))
         yield client, running, rpc
 

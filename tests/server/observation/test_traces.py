@@ -74,15 +74,15 @@ def test_a_request_is_a_span_of_its_client_s_trace_over_every_protocol(
     times += [steps.start_time_unix_nano, steps.end_time_unix_nano]
     times += [reply.start_time_unix_nano, reply.end_time_unix_nano, request.end_time_unix_nano]
     assert times == sorted(times)
-    found = attributes(request)
+    values = attributes(request)
     generates = name in GENERATING
     operation = {"embed": "embeddings"}.get(name, "text_completion" if generates else "classify")
-    assert found["gen_ai.operation.name"] == operation
-    assert found["gen_ai.request.model"] == ("characters" if generates else "question")
-    assert found["gen_ai.usage.input_tokens"] == (8 if generates else 2)
-    assert found["gen_ai.usage.output_tokens"] == (5 if generates else 0)
-    assert found.get("gen_ai.response.finish_reasons") == (["length"] if generates else None)
-    assert found["sruserve.outcome"] == "ok"
+    assert values["gen_ai.operation.name"] == operation
+    assert values["gen_ai.request.model"] == ("characters" if generates else "question")
+    assert values["gen_ai.usage.input_tokens"] == (8 if generates else 2)
+    assert values["gen_ai.usage.output_tokens"] == (5 if generates else 0)
+    assert values.get("gen_ai.response.finish_reasons") == (["length"] if generates else None)
+    assert values["sruserve.outcome"] == "ok"
 
 
 def _is_part_or_asks(span: Span) -> bool:
@@ -99,10 +99,10 @@ def test_a_resource_says_which_process_of_which_service_it_is(traced: Traced) ->
     stream(client, rpc, "who", headers)
     until_complete(collector, trace)
     (resource,) = {tuple(sorted(r.items())) for s, r in collector.spans if s.trace_id == trace}
-    found = dict(resource)
-    assert (found["service.name"], found["deployment.environment"]) == ("sruserve", "test")
-    assert found["service.instance.id"]
-    assert found["process.pid"]
+    values = dict(resource)
+    assert (values["service.name"], values["deployment.environment"]) == ("sruserve", "test")
+    assert values["service.instance.id"]
+    assert values["process.pid"]
 
 
 def test_traces_of_concurrent_requests_are_never_mixed(traced: Traced) -> None:
@@ -121,8 +121,8 @@ def test_traces_of_concurrent_requests_are_never_mixed(traced: Traced) -> None:
         return name, count, trace, parent
 
     with ThreadPoolExecutor(REQUESTS) as pool:
-        asked = list(pool.map(ask, range(REQUESTS)))
-    for name, count, trace, parent in asked:
+        requests = list(pool.map(ask, range(REQUESTS)))
+    for name, count, trace, parent in requests:
         spans = until_complete(collector, trace)
         request = spans.pop(ROUTES[name][1])
         assert request.parent_span_id == parent
@@ -142,12 +142,12 @@ def test_a_malformed_parent_begins_a_new_trace(traced: Traced, header: str) -> N
     headers = {"traceparent": header, "x-request-id": request_id}
     client.post("/v1/classify", json=body, headers=headers).raise_for_status()
 
-    def found() -> list[Span]:
+    def requests() -> list[Span]:
         spans = collector.named("POST /v1/classify")
         return [s for s in spans if attributes(s)["sruserve.request_id"] == request_id]
 
-    until(lambda: bool(found()))
-    (request,) = found()
+    until(lambda: bool(requests()))
+    (request,) = requests()
     assert request.parent_span_id == b""
     assert any(request.trace_id)
 
@@ -179,9 +179,9 @@ def test_an_error_is_named_and_only_the_server_s_own_marks_the_span(traced: Trac
     assert reply.status_code == 422
     until(lambda: len(spans_of(collector, trace)) == 1)
     (request,) = spans_of(collector, trace)
-    found = attributes(request)
-    assert (found["error.type"], found["http.response.status_code"]) == ("empty_input", 422)
-    assert found["sruserve.outcome"] == "invalid"
+    values = attributes(request)
+    assert (values["error.type"], values["http.response.status_code"]) == ("empty_input", 422)
+    assert values["sruserve.outcome"] == "invalid"
     assert request.status.code == Status.STATUS_CODE_UNSET
 
 

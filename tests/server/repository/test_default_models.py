@@ -58,9 +58,9 @@ def test_a_model_that_is_named_is_no_other(client: httpx.Client) -> None:
 
 
 def test_predict_has_no_field_for_the_model_and_gets_the_default(client: httpx.Client) -> None:
-    asked = [client.post(path, json={"inputs": "who"}).json() for path in (
+    replies = [client.post(path, json={"inputs": "who"}).json() for path in (
         PREDICT, f"{PREDICT}?model=question", f"{PREDICT}?model=whole")]  # fmt: skip
-    assert asked[0] == asked[1] != asked[2]
+    assert replies[0] == replies[1] != replies[2]
 
 
 def test_sockets_and_streams_get_the_default_if_one_of_their_models_is_one(serve: Serve) -> None:

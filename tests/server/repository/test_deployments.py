@@ -136,10 +136,10 @@ def test_200_live_streams_live_through_three_deployments_and_change_no_character
             for version in (1, *_VERSIONS):
                 deployment = threading.Thread(target=deploy, args=(version,))
                 deployment.start()  # in the middle of the streams' steps
-                got = await asyncio.to_thread(ours.step)
+                results = await asyncio.to_thread(ours.step)
                 spoken = await speak(sockets[deploying], version == 1)
                 await asyncio.to_thread(deployment.join)
-                assert got == await asyncio.to_thread(theirs.step)
+                assert results == await asyncio.to_thread(theirs.step)
                 assert spoken == await speak(sockets[resting], version == 1)
             assert await asyncio.to_thread(ours.step) == await asyncio.to_thread(theirs.step)
 

@@ -285,10 +285,10 @@ def test_auto_leaves_layers_that_no_gpu_computes_faster_on_the_cpu(
 def test_auto_serves_such_a_model_on_the_cpu_beside_others_on_the_gpu_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    asked: list[torch.device] = []
+    devices: list[torch.device] = []
 
     def load_any(path: Path, dtype: Any, on: torch.device, *rest: Any) -> Any:
-        asked.append(on)
+        devices.append(on)
         return load_model(path, dtype)
 
     monkeypatch.setattr(loader, "use_device", lambda _: None)
@@ -303,7 +303,7 @@ def test_auto_serves_such_a_model_on_the_cpu_beside_others_on_the_gpu_and_says_s
             continue
         served = Loader(settings, GPU, sealer, Tenant()).load(atr)
         served.engine.stop(0)
-    assert asked == [torch.device("cpu"), GPU, GPU]
+    assert devices == [torch.device("cpu"), GPU, GPU]
     assert caplog.text.count("atr: auto computes its layers on the CPU") == 1
 
 

@@ -105,17 +105,17 @@ def test_a_preset_gives_the_bits_of_the_document_that_a_request_sends(
 def test_a_preset_has_the_lists_of_its_words_and_a_request_those_of_its_questions(
     client: httpx.Client,
 ) -> None:
-    asked = {"model": "tagged", "question": [["lives", "Ben"], ["Ada"]], "n_best": 3}
+    request = {"model": "tagged", "question": [["lives", "Ben"], ["Ada"]], "n_best": 3}
     lemmas = [["live", "Ben"], ["Ada"]]
     own = [{"question_lemmas": each} for each in lemmas]
-    whole = ask(client, **asked, context=[WORDS], features=[LISTS | each for each in own])
-    assert ask(client, **asked, preset="words", features=own) == whole
+    whole = ask(client, **request, context=[WORDS], features=[LISTS | each for each in own])
+    assert ask(client, **request, preset="words", features=own) == whole
     for features, message in (
         (None, "tagged with a preset needs 'features' with 'question_lemmas'"),
         (LISTS | own[0], "tagged with a preset does not use 'lemmas' and 'ner' and 'pos'"),
         ({"question_lemmas": ["a"] * 3}, "3 entries for the 2 words of the question"),
     ):
-        body = asked | {"preset": "words", "features": features}
+        body = request | {"preset": "words", "features": features}
         reply = client.post("/v1/answer", json=body)
         assert message in refusal(reply, 422, "invalid_request", "features")
 
@@ -151,12 +151,12 @@ def test_a_preset_is_an_option_in_python(client: httpx.Client, readers: list[Pat
     results = ask(client, model="aligned", question=QUESTIONS, context=TEXT)["results"]
     with sruserve.load(readers[0]) as model:
         assert model.presets == ("town", "words", "short")
-        found = model.answer(QUESTIONS, preset="town")
-        assert [answers.best.score for answers in found] == [
+        replies = model.answer(QUESTIONS, preset="town")
+        assert [answers.best.score for answers in replies] == [
             result["answers"][0]["score"] for result in results
         ]
-        assert model.answer(QUESTIONS[0], preset="town") == found[0]
-        assert asyncio.run(model.aio.answer(QUESTIONS, preset="town")) == found
+        assert model.answer(QUESTIONS[0], preset="town") == replies[0]
+        assert asyncio.run(model.aio.answer(QUESTIONS, preset="town")) == replies
 
 
 @pytest.mark.parametrize(

@@ -84,12 +84,12 @@ def test_a_long_reply_of_the_old_version_is_finished(
     client, application = running
     body = {"model": "words", "prompt": "who", "max_tokens": 2500, "seed": 3}
     whole = client.post("/v1/completions", json=body).json()["choices"][0]["text"]
-    got: list[str] = []
+    parts: list[str] = []
 
     def ask() -> None:
         with client.stream("POST", "/v1/completions", json={**body, "stream": True}) as reply:
             events = [line[6:] for line in reply.iter_lines() if line.startswith("data: {")]
-            got.extend(json.loads(event)["choices"][0]["text"] for event in events)
+            parts.extend(json.loads(event)["choices"][0]["text"] for event in events)
 
     thread = threading.Thread(target=ask)
     old = application.lifecycle.catalogue.with_states("words").engine
@@ -103,7 +103,7 @@ def test_a_long_reply_of_the_old_version_is_finished(
     assert client.post("/v1/completions", json=body).json()["error"]["code"] == "model_not_found"
     steps.go_on()
     thread.join(60)
-    assert "".join(got) == whole
+    assert "".join(parts) == whole
 
 
 def test_a_folder_whose_name_is_no_readable_id_is_not_there(
@@ -162,9 +162,9 @@ def test_a_folder_that_goes_while_it_is_looked_at_is_not_loaded(
     client, _ = running
 
     def find_and_remove(settings: Settings) -> dict[str, Path]:
-        found = loadable_models(settings)
+        folders = loadable_models(settings)
         shutil.rmtree(models / "question")
-        return found
+        return folders
 
     monkeypatch.setattr(local_versions, "loadable_models", find_and_remove)
     reply = change(client, "question", "load")

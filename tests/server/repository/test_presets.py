@@ -89,11 +89,13 @@ def test_other_tasks_go_on_from_a_preset_as_from_its_text(
 ) -> None:
     whole = ask(client, route, model, input=TEXT)
     rest = ask(client, route, model, preset=str(cut), input=TEXT[cut:])
-    expected, got = (reply["results"][0][field] for reply in (whole, rest))
+    expected, result = (reply["results"][0][field] for reply in (whole, rest))
     if route == "tag":
-        expected, got = ([(t["label"], t["score"]) for t in tokens] for tokens in (expected, got))
-    assert got
-    assert got == (expected if route == "classify" else expected[-len(got) :])
+        expected, result = (
+            [(t["label"], t["score"]) for t in tokens] for tokens in (expected, result)
+        )
+    assert result
+    assert result == (expected if route == "classify" else expected[-len(result) :])
     assert rest["usage"]["steps"] <= whole["usage"]["steps"]
 
 

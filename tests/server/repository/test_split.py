@@ -42,10 +42,10 @@ def write(folder: Path, split: Any) -> None:
 def version_by_scores(client: httpx.Client) -> dict[str, str]:
     """The version that gives certain scores."""
     listed = client.get("/v1/models").json()["data"]
-    return {told(classify(client, f"question@{m['version']}")): m["version"] for m in listed}
+    return {scores(classify(client, f"question@{m['version']}")): m["version"] for m in listed}
 
 
-def told(reply: httpx.Response) -> str:
+def scores(reply: httpx.Response) -> str:
     assert reply.status_code == 200, reply.text
     return json.dumps(reply.json()["results"][0]["scores"])
 
@@ -56,9 +56,9 @@ def test_so_many_requests_as_the_weights_go_to_each_version(
     client, _ = divided
     versions = version_by_scores(client)
     for _ in range(2):
-        counted = Counter(versions[told(classify(client))] for _ in range(100))
+        counted = Counter(versions[scores(classify(client))] for _ in range(100))
         assert counted == {"2": 90, "3": 10}
-    assert told(classify(client, "question@1")), "by its id, as ever"
+    assert scores(classify(client, "question@1")), "by its id, as ever"
 
 
 def test_requests_with_a_state_take_no_turn_of_others(
@@ -72,7 +72,7 @@ def test_requests_with_a_state_take_no_turn_of_others(
     begun = client.post("/v1/classify", json={**body, "return_state": True}).json()
     counted: Counter[str] = Counter()
     for state in [begun["results"][0]["state"], "nonsense"] * 10:
-        counted[versions[told(classify(client))]] += 1
+        counted[versions[scores(classify(client))]] += 1
         client.post("/v1/classify", json={**body, "state": state})
     assert counted == {"2": 10, "3": 10}
 
@@ -91,7 +91,7 @@ def test_streams_of_all_protocols_are_divided_and_then_stay(
             step = {"step": number, "input": "who what where", "more": True}
             reply = client.post(f"/v1/streams/{stream}/steps", json=step)
             if number == 1:
-                began.append(told(reply))
+                began.append(scores(reply))
     assert len(set(began)) == 2
 
     async def talk() -> Any:
@@ -122,11 +122,11 @@ def test_a_state_goes_to_its_weights_however_requests_are_divided(
     client, folder = divided
     reply = classify(client, "question@3", return_state=True)
     state = reply.json()["results"][0]["state"]
-    expected = told(classify(client, "question@3", state=state))
-    assert {told(classify(client, state=state)) for _ in range(20)} == {expected}
+    expected = scores(classify(client, "question@3", state=state))
+    assert {scores(classify(client, state=state)) for _ in range(20)} == {expected}
     write(folder, {"1": 1})
     assert change(client, "question", "load").status_code == 200
-    assert told(classify(client, state=state)) == expected
+    assert scores(classify(client, state=state)) == expected
     assert version_of(client) == "1", "what new requests get"
 
 
@@ -135,11 +135,11 @@ def test_a_split_is_changed_and_ended_by_a_load(divided: tuple[httpx.Client, Pat
     versions = version_by_scores(client)
     write(folder, {"3": 1, "1": 1})
     assert change(client, "question", "load").status_code == 200
-    counted = Counter(versions[told(classify(client))] for _ in range(10))
+    counted = Counter(versions[scores(classify(client))] for _ in range(10))
     assert counted == {"1": 5, "3": 5}
     (folder / "split.json").unlink()
     assert change(client, "question", "load").status_code == 200
-    assert {versions[told(classify(client))] for _ in range(10)} == {"3"}
+    assert {versions[scores(classify(client))] for _ in range(10)} == {"3"}
 
 
 def test_a_version_of_weight_0_is_there_for_its_id_and_its_states(
@@ -149,12 +149,14 @@ def test_a_version_of_weight_0_is_there_for_its_id_and_its_states(
     versions = version_by_scores(client)
     write(folder, {"2": 1, "3": 0})
     assert change(client, "question", "load").status_code == 200
-    assert {versions[told(classify(client))] for _ in range(5)} == {"2"}
+    assert {versions[scores(classify(client))] for _ in range(5)} == {"2"}
     assert version_of(client) == "2"
     reply = classify(client, "question@3", return_state=True)
-    assert versions[told(reply)] == "3"
+    assert versions[scores(reply)] == "3"
     state = reply.json()["results"][0]["state"]
-    assert told(classify(client, state=state)) == told(classify(client, "question@3", state=state))
+    assert scores(classify(client, state=state)) == scores(
+        classify(client, "question@3", state=state)
+    )
 
 
 def test_a_version_that_is_unloaded_leaves_its_part_to_the_others(
@@ -163,7 +165,7 @@ def test_a_version_that_is_unloaded_leaves_its_part_to_the_others(
     client, _ = divided
     versions = version_by_scores(client)
     assert change(client, "question@2", "unload").status_code == 200
-    assert {versions[told(classify(client))] for _ in range(10)} == {"3"}
+    assert {versions[scores(classify(client))] for _ in range(10)} == {"3"}
 
 
 @pytest.mark.parametrize(
@@ -208,7 +210,7 @@ def test_a_load_with_a_wrong_split_changes_nothing(divided: tuple[httpx.Client, 
     versions = version_by_scores(client)
     write(folder, {"9": 1})
     assert change(client, "question", "load").status_code == 400
-    assert Counter(versions[told(classify(client))] for _ in range(10)) == {"2": 9, "3": 1}
+    assert Counter(versions[scores(classify(client))] for _ in range(10)) == {"2": 9, "3": 1}
 
 
 def test_versions_that_a_model_folder_hides_are_refused(tmp_path: Path) -> None:

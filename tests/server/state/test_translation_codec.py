@@ -62,9 +62,9 @@ def test_what_was_packed_comes_back_bit_for_bit(
     partial = partial if ended is None else partial.ended(ended)
     packed = pack_translation(partial)
     assert same(unpack_translation(packed + bytes(zeros), SYSTEM), partial)
-    most = packed_size(SYSTEM, len(partial.rows), len(partial.tokens), partial.word)
-    assert len(packed) == most or not len(partial.decoder)
-    assert len(packed) <= most
+    bound = packed_size(SYSTEM, len(partial.rows), len(partial.tokens), partial.word)
+    assert len(packed) == bound or not len(partial.decoder)
+    assert len(packed) <= bound
 
 
 @given(partial=translations, place=st.integers(0, 10_000), value=st.integers(0, 255))

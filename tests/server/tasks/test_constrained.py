@@ -196,9 +196,9 @@ def test_constraints_that_cannot_be_followed_are_refused(writers: httpx.Client) 
 def test_a_wrong_constraint_gets_the_reason_alone(
     writers: httpx.Client, constraint: dict[str, Any], message: str
 ) -> None:
-    said = refused(writers, "invalid_request", next(iter(constraint)), **constraint)
-    assert said.startswith(message)
-    assert "(?:" not in said
+    reason = refused(writers, "invalid_request", next(iter(constraint)), **constraint)
+    assert reason.startswith(message)
+    assert "(?:" not in reason
 
 
 def test_a_constraint_is_compiled_once_for_all_who_ask_together(writers: httpx.Client) -> None:

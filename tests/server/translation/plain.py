@@ -54,7 +54,7 @@ def search(
                 )
             elif token != EOS and len(going) < beams and rank < 2 * beams:
                 going.append(_Hypothesis((*before[place].tokens, token), -total))
-        ended.sort(key=lambda found: -found.score)
+        ended.sort(key=lambda translation: -translation.score)
         best = ended[:n_best]
         if beams == 1 and ended:
             return best
@@ -65,4 +65,4 @@ def search(
                 return best
         if length == limit:
             cut = [Translation(*each, penalised(each.total, limit), "length") for each in going]
-            return [*best, *sorted(cut, key=lambda found: -found.score)][:n_best]
+            return [*best, *sorted(cut, key=lambda translation: -translation.score)][:n_best]

@@ -92,8 +92,8 @@ def test_beams_beyond_memory_are_refused_and_others_wait_for_it(
         assert (reply.status_code, reply.json()["error"]["code"]) == (422, "invalid_request")
         assert "over the limit of 87500 bytes: lower 'beam_size'" in reply.text
         texts = [text(each) for each in sources(6)]
-        found = ask(client, "transformer", input=texts, beam_size=5, max_tokens=30)
-        assert found == [
+        results = ask(client, "transformer", input=texts, beam_size=5, max_tokens=30)
+        assert results == [
             result
             for each in texts
             for result in ask(client, "transformer", input=each, beam_size=5, max_tokens=30)

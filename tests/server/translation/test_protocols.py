@@ -65,7 +65,7 @@ def test_the_api_for_python_translates(
     expected = ask(running[0], "gru-dot", input=TEXTS, attention=True, scores=True, **options)
     with sruserve.load(systems["gru-dot"].path) as model:
         assert (model.task, model.state_bytes, model.family) == ("translate", 0, "recurrent")
-        found = model.translate(TEXTS, attention=True, **options)
+        results = model.translate(TEXTS, attention=True, **options)
         one = asyncio.run(model.aio.translate(TEXTS[0], attention=True, **options))
         with pytest.raises(sruserve.ServeError, match=r"call model\.translate"):
             model.classify("a4")
@@ -75,8 +75,8 @@ def test_the_api_for_python_translates(
             model.translate("a4", stream=True)  # type: ignore[call-overload]
         with pytest.raises(sruserve.ServeError, match="reads no features"):
             model.translate([[1.0, 2.0]])
-    assert one == found[0]
-    for result, reply in zip(found, expected, strict=True):
+    assert one == results[0]
+    for result, reply in zip(results, expected, strict=True):
         for each, other in zip(
             [result, *result.alternatives], [reply, *reply["alternatives"]], strict=True
         ):

@@ -31,11 +31,11 @@ def test_translations_are_those_of_a_plain_beam_search(
     results = ask(running[0], name, input=texts, max_tokens=LIMIT, scores=True, **options)
     reasons = set()
     for each, result in zip(ids, results, strict=True):
-        found = [result, *result["alternatives"]]
+        translations = [result, *result["alternatives"]]
         source = [BOS, *each, EOS]
         expected = plain.search(systems[name].translator, source, beams, n_best, alpha, LIMIT)
-        assert len(found) == n_best
-        for one, other in zip(found, expected, strict=True):
+        assert len(translations) == n_best
+        for one, other in zip(translations, expected, strict=True):
             assert one["text"] == words(other.tokens)
             assert one["finish_reason"] == other.finish_reason
             assert one["score"] == other.score

@@ -21,10 +21,10 @@ def described(earlier: list[int], finish_reason: str | None, ids: list[int]) -> 
     begun = PartialTranslation.begin(MODEL.translator, 2, 0)
     tokens = np.array(earlier, np.int64)
     before = replace(begun, tokens=tokens, finish_reason=finish_reason)
-    found = Hypothesis(np.array(ids, np.int64), -1.0, -1.0, "length")
+    hypothesis = Hypothesis(np.array(ids, np.int64), -1.0, -1.0, "length")
     served, item = SimpleNamespace(model=MODEL), SimpleNamespace(before=before, scores=False)
     task = cast(TranslateTask, None)  # which has no part in it
-    reply: Any = TranslateTask._described(task, cast(Any, served), cast(Any, item), found)
+    reply: Any = TranslateTask._described(task, cast(Any, served), cast(Any, item), hypothesis)
     return str(reply["text"])
 
 

@@ -31,10 +31,10 @@ class Raw:
 
     def received(self, ending: bytes) -> bytes:
         """All that comes up to `ending`, or to the end."""
-        got = b""
-        while ending not in got and (part := self.socket.recv(65536)):
-            got += part
-        return got
+        data = b""
+        while ending not in data and (part := self.socket.recv(65536)):
+            data += part
+        return data
 
 
 def frame(data: bytes, opcode: int = 1, last: bool = True) -> bytes:

@@ -85,8 +85,8 @@ def test_an_offer_behind_a_running_request_is_ignored(client: httpx.Client) -> N
         connection.sendall(request % (len(body), body) + offer)
         received = b""
         while b"HTTP/1.1 4" not in received:
-            received += (got := connection.recv(65536))
-            assert got
+            received += (chunk := connection.recv(65536))
+            assert chunk
         assert received.startswith(b"HTTP/1.1 200")
 
 

@@ -40,8 +40,10 @@ def test_a_large_number_that_is_exact_is_written(described: dict[str, Any], text
 
 
 def test_the_bounds_of_unsigned_and_positive_integers_are_kept_to() -> None:
-    for most in (E63 - 1, (1 << 64) - 1):
-        constraint = Constraint.json_schema({"type": "integer", "minimum": 0, "maximum": most}, ALL)
+    for limit in (E63 - 1, (1 << 64) - 1):
+        constraint = Constraint.json_schema(
+            {"type": "integer", "minimum": 0, "maximum": limit}, ALL
+        )
         assert constraint.begin(str(E63 - 1).encode()).ended
         with pytest.raises(InvalidRequest):
             constraint.begin(str(1 << 64).encode())

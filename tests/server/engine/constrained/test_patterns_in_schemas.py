@@ -81,9 +81,9 @@ def test_members_and_their_names_match_patterns_everywhere_in_json() -> None:
     }
     names = Constraint.json_schema(named, ALL)
     for seed in range(5):
-        found = json.loads(text_of(addresses.begin(), seed))
-        assert len(found) >= 2
-        for one in found:
+        members = json.loads(text_of(addresses.begin(), seed))
+        assert len(members) >= 2
+        for one in members:
             assert re.search(r"@[a-z]+\.org$", one["to"])
             assert "a/b" in one["via"]
         assert all("a/b" in name for name in json.loads(text_of(names.begin(), seed)))

@@ -99,17 +99,17 @@ def test_penalties_follow_their_formula_in_the_window_of_the_state(lm: Driver) -
         made = await lm.generate(
             "To be", 100, temperature=0.0, frequency_penalty=each, presence_penalty=once
         )
-        said = lm.ids("To be").tolist()
+        context = lm.ids("To be").tolist()
         network = lm.model.network
         state = network.layout.allocate(1)
         with torch.inference_mode():
             for token in made.tokens:
-                hidden, state = _run(network, said[-1:] if len(said) > 5 else said, state)
+                hidden, state = _run(network, context[-1:] if len(context) > 5 else context, state)
                 scores = network.logits(hidden[-1:])[0]
-                for seen, count in Counter(said[-WINDOW:]).items():
+                for seen, count in Counter(context[-WINDOW:]).items():
                     scores[seen] -= each * count + once
                 assert int(scores.argmax()) == token
-                said.append(token)
+                context.append(token)
 
     asyncio.run(run())
 

@@ -30,10 +30,10 @@ def test_the_best_scores_are_those_of_a_stable_sort_however_many_are_equal(
 ) -> None:
     row = torch.tensor([levels, levels[::-1]], dtype=torch.float32)
     values, ids = best(row, count)
-    for scores, found, places in zip(row, values, ids, strict=True):
+    for scores, top, places in zip(row, values, ids, strict=True):
         order = np.argsort(-scores.numpy(), kind="stable")[:count]
         assert places.tolist() == order.tolist()
-        assert found.tolist() == scores[torch.from_numpy(order)].tolist()
+        assert top.tolist() == scores[torch.from_numpy(order)].tolist()
 
 
 def advance(search: Search, scores: list[list[float]]) -> list[int]:
@@ -87,10 +87,10 @@ def test_a_hypothesis_that_has_ended_keeps_nothing_of_the_others() -> None:
     for of_step in weights[1:]:
         scores = np.array([[-9, -9, -1, -2], [-0.5, -3, -9, -9], [-9, -1, -9, -9]], np.float32)
         search.advance(scores, np.tile(ids, (3, 1)), attention=of_step)
-    found = search.results()
-    assert [each.tokens.tolist() for each in found] == [[2], [3, 1], [1, 2, 2]]
+    hypotheses = search.results()
+    assert [each.tokens.tolist() for each in hypotheses] == [[2], [3, 1], [1, 2, 2]]
     places = [[0], [0, 2], [0, 0, 0]]
-    for each, own in zip(found, places, strict=True):
+    for each, own in zip(hypotheses, places, strict=True):
         assert each.attention is not None
         expected = [rows[place] for rows, place in zip(weights, own, strict=False)]
         assert each.attention.tolist() == [row.tolist() for row in expected]
@@ -215,14 +215,14 @@ def test_a_tenant_that_has_to_wait_is_passed_by_others(request_of: Request) -> N
     queue = SentenceQueue()
     for job in (waits, begins):
         queue.add(job, sentences(job))
-    asked: list[Job] = []
+    jobs: list[Job] = []
 
     def admit(sentence: Sentence) -> bool:
-        asked.append(sentence.job)
+        jobs.append(sentence.job)
         return sentence.job is begins
 
     assert [sentence.job for sentence in queue.take(admit)] == [begins, begins]
-    assert asked == [waits, begins, begins]
+    assert jobs == [waits, begins, begins]
     assert len(queue) == 3
 
 
@@ -236,8 +236,10 @@ def test_a_tenant_leaves_room_in_which_others_begin_small_sentences(
 ) -> None:
     (one,), enough = sentences(request_of("a", [5])), 1 << 30
     memory = 64 * one.needs.nbytes if scarce == "memory" else enough
-    beams, most = (4, enough) if scarce == "time" else (enough, 64 if scarce == "beams" else enough)
-    shares, main = BeamShares((), memory, beams, most), 4 if scarce == "time" else 56
+    beams, max_beams = (
+        (4, enough) if scarce == "time" else (enough, 64 if scarce == "beams" else enough)
+    )
+    shares, main = BeamShares((), memory, beams, max_beams), 4 if scarce == "time" else 56
     assert begun(request_of("a", [5] * (main + 1)), shares) == [True] * main + [False]
     assert begun(request_of("b", [5], beams=5), shares) == [False]  # over half of what is free
     assert begun(request_of("b", [5] * 5), shares) == [True] * 4 + [False]
