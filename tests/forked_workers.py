@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing import util
 from types import ModuleType
+from typing import Any
 
 _ANEW = ("sruserve", "prometheus_client")  # the latter reads the environment at its import
 
@@ -26,7 +27,7 @@ def fork_workers() -> None:
     util.spawnv_passfds = _fork
 
 
-def _fork(path: bytes, arguments: Sequence[str], passed: Sequence[int]) -> int:
+def _fork(path: bytes, arguments: Sequence[Any], passed: Sequence[int]) -> int:
     """As `spawnv_passfds`: the process's id. It inherits those descriptors alone."""
     *_, option, code, last = arguments
     if option != "-c" or "spawn_main" not in code:  # the resource tracker
@@ -41,7 +42,7 @@ def _fork(path: bytes, arguments: Sequence[str], passed: Sequence[int]) -> int:
     return pid
 
 
-def _run(code: str, passed: Sequence[int], mask: set[signal.Signals]) -> None:
+def _run(code: str, passed: Sequence[int], mask: set[int | signal.Signals]) -> None:
     status: object = 1
     try:
         _forget(passed)

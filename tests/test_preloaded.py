@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.preloaded import ROOT, Preloaded, run
+from tests.preloaded import ROOT, Preloaded, command, run
 from tests.server.observing import until
 
 ABOUT_ITSELF = """
@@ -49,6 +49,20 @@ def test_a_process_is_as_one_that_was_started(tmp_path: Path, kind: str) -> None
     if kind == "module":  # which the interpreter names by its path
         said = said.replace('[["-m"', f'[["{tmp_path}/about.py"')
     assert said == started.stdout.replace('"LC_CTYPE", ', "")
+
+
+def test_a_command_of_a_shell_runs_in_it(tmp_path: Path) -> None:
+    program = "import os, sys; print(*sys.argv, os.environ['ONE'], sys.stdin.read()); sys.exit(3)"
+    descriptor = command(tmp_path / "say", "-c", program)
+    done = subprocess.run(
+        ["sh", "-c", 'echo given | ONE=1 ./say "a b" > out; echo "$?"; cat out; ls'],
+        cwd=tmp_path,
+        pass_fds=[descriptor],
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "3\n-c a b 1 given\n\nout\nsay\n"
+    assert done.stderr == ""
 
 
 def test_what_it_raises_is_told_and_is_its_exit_code() -> None:
