@@ -27,17 +27,17 @@ def fork_workers() -> None:
     util.spawnv_passfds = _fork
 
 
-def _fork(path: bytes, arguments: Sequence[Any], passed: Sequence[int]) -> int:
+def _fork(path: bytes, args: Sequence[Any], passfds: Sequence[int]) -> int:
     """As `spawnv_passfds`: the process's id. It inherits those descriptors alone."""
-    *_, option, code, last = arguments
+    *_, option, code, last = args
     if option != "-c" or "spawn_main" not in code:  # the resource tracker
-        return _start(path, arguments, passed)
+        return _start(path, args, passfds)
     sys.stdout.flush()
     sys.stderr.flush()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     if not (pid := os.fork()):
         sys.argv = [option, last]
-        _run(code, passed, before)
+        _run(code, passfds, before)
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return pid
 

@@ -44,7 +44,7 @@ def test_standard_input_and_output_are_files(tmp_path: Path) -> None:
     preloader = command(tmp_path / "sruserve", "-m", "sruserve")
 
     def piped(name: str, given: bytes) -> subprocess.CompletedProcess[bytes]:
-        words = [tmp_path / "sruserve", name, "-"]
+        words = [str(tmp_path / "sruserve"), name, "-"]
         return subprocess.run(
             words, input=given, pass_fds=[preloader], capture_output=True, check=True
         )
