@@ -101,16 +101,26 @@ def test_a_server_without_standard_streams_stops_cleanly(folders: Path, closed: 
         process.wait(60)
 
 
+# A server whose models take long to load, in threads that cannot be interrupted.
+LOADING = """
+import time
+from sruserve.cli import main
+from sruserve.server.engine.model_runner import ModelRunner
+def warm_up(*_):
+    print("begun", flush=True)
+    time.sleep(600)
+ModelRunner.warm_up = warm_up
+main()
+"""
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_while_models_are_loaded_stops_at_once(
-    folders: Path, number: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TRITON_INTERPRET", "1")  # what makes loading long
-    process = start(str(folders / "characters"))
+def test_a_signal_while_models_are_loaded_stops_at_once(folders: Path, number: int) -> None:
+    process = preloaded(str(folders / "characters"), program=("-c", LOADING))
     try:
         assert process.stdout is not None
         line = ""
-        while "TRITON_INTERPRET is set" not in line:
+        while "begun" not in line:
             line = process.stdout.readline()
             assert line, "it ended by itself"
         process.send_signal(number)
