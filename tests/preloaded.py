@@ -7,6 +7,7 @@ import atexit
 import json
 import os
 import select
+import shlex
 import signal
 import socket
 import subprocess
@@ -160,3 +161,16 @@ def run(
         return subprocess.CompletedProcess(
             arguments, process.returncode, output.read(), errors.read()
         )
+
+
+def command(file: Path, *arguments: str) -> int:
+    """Make a program of `file` that runs Python's `arguments`, and its own, in such a process.
+
+    Returns a descriptor that whoever runs the program lets it inherit.
+    """
+    descriptor = _preloader().fileno()
+    client = Path(__file__).with_name("preloaded_command.py")
+    words = (sys.executable, "-IS", str(client), str(descriptor), *arguments)
+    file.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+    file.chmod(0o755)
+    return descriptor

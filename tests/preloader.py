@@ -20,7 +20,10 @@ import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
+from types import ModuleType
 from typing import Any
+
+from tests.forked_workers import fork_workers
 
 MODULES = ("sruserve.server.run", "sruserve.server.app", "torch")
 _MAX_BYTES = 1 << 20
@@ -80,12 +83,14 @@ def prepared(request: dict[str, Any], streams: list[int]) -> Callable[[], None]:
     path = {"-m": os.getcwd(), "-c": ""}.get(first, os.path.dirname(first))
     sys.path[:0] = [path, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     sys.argv = [first, *rest[first in ("-c", "-m") :]]
+    fork_workers()
 
     def program() -> None:
         if first == "-m":
             runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
         elif first == "-c":
-            exec(compile(rest[0], "<string>", "exec"), {"__name__": "__main__"})
+            sys.modules["__main__"] = module = ModuleType("__main__")
+            exec(compile(rest[0], "<string>", "exec"), vars(module))
         else:
             runpy.run_path(first, run_name="__main__")
 

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ from typer.testing import CliRunner
 
 from sruserve.cli import app
 from sruserve.model.atomic_file import new_file
+from tests.preloaded import command
 from tests.support import save_random_model
 
 TEXT = b"To be, or not to be: that is the question.\n"
@@ -41,11 +41,16 @@ def test_a_file_is_compressed_beside_itself_and_comes_back(file: Path) -> None:
 
 
 def test_standard_input_and_output_are_files(tmp_path: Path) -> None:
-    program = [sys.executable, "-m", "sruserve"]
-    small = subprocess.run([*program, "compress", "-"], input=TEXT, capture_output=True, check=True)
-    back = subprocess.run(
-        [*program, "decompress", "-"], input=small.stdout, capture_output=True, check=True
-    )
+    preloader = command(tmp_path / "sruserve", "-m", "sruserve")
+
+    def piped(name: str, given: bytes) -> subprocess.CompletedProcess[bytes]:
+        words = [str(tmp_path / "sruserve"), name, "-"]
+        return subprocess.run(
+            words, input=given, pass_fds=[preloader], capture_output=True, check=True
+        )
+
+    small = piped("compress", TEXT)
+    back = piped("decompress", small.stdout)
     assert (back.stdout, small.stderr, back.stderr) == (TEXT, b"", b"")
 
 

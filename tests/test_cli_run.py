@@ -5,7 +5,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from sruserve.batch.files import check_output
 from sruserve.batch.output import Output
 from sruserve.cli import app
 from sruserve.server.settings import Settings
+from tests.preloaded import command
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs/batch.md").read_text()
@@ -172,13 +172,13 @@ def test_the_commands_of_the_document_run(tmp_path: Path) -> None:
     (tmp_path / "tests").symlink_to(ROOT / "tests")
     programs = tmp_path / "bin"
     programs.mkdir()
-    (programs / "sruserve").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m sruserve "$@"\n')
-    (programs / "sruserve").chmod(0o755)
+    preloader = command(programs / "sruserve", "-m", "sruserve")
     environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"}
     done = subprocess.run(
         ["bash", "-euxo", "pipefail", "-c", "".join(blocks)],
         cwd=tmp_path,
         env=environment,
+        pass_fds=[preloader],
         capture_output=True,
         text=True,
     )

@@ -4,8 +4,6 @@ import asyncio
 import io
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -121,6 +119,7 @@ import os, sys, time
 from sruserve.cli import main
 from sruserve.server.engine.model_runner import ModelRunner
 
+os.setsid()
 output, step = sys.argv.pop(1), ModelRunner.step
 
 def slow_step(*arguments):
@@ -155,16 +154,17 @@ def test_a_process_that_is_stopped_goes_on(
     whole: tuple[list[str], bytes], tmp_path: Path, number: int, code: int
 ) -> None:
     (command, expected), output = whole, tmp_path / "out"
-    first = subprocess.Popen(
-        [sys.executable, "-c", SLOW, str(output), *command, "-o", str(output)],
-        start_new_session=True,
-        stderr=subprocess.PIPE,
-    )
+    arguments = ("-c", SLOW, str(output), *command, "-o", str(output))
+    with (tmp_path / "errors").open("w") as errors:
+        first = preloaded.Preloaded.reading(
+            *arguments, environment=os.environ, errors=errors.fileno()
+        )
     while not (output.exists() and output.stat().st_size):
         assert first.poll() is None
         time.sleep(0.01)
     os.killpg(first.pid, number)
-    assert first.communicate()[1] == b""
+    first.communicate(300)
+    assert (tmp_path / "errors").read_text() == ""
     assert first.returncode == code
     assert 0 < output.read_bytes().count(b"\n") < 300
     again = preloaded.run("-m", "sruserve", *command, "-o", str(output))

@@ -3,13 +3,13 @@
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from bench.cpu.compression import codecs
+from bench.cpu.compression import Codec, codecs
 from sruserve.model.folder import load_model
+from tests.preloaded import command
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/compression.md").read_text()
@@ -25,13 +25,13 @@ def test_the_commands_of_the_document_run(tmp_path: Path) -> None:
     (tmp_path / "tests").symlink_to(ROOT / "tests")
     programs = tmp_path / "bin"
     programs.mkdir()
-    (programs / "sruserve").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m sruserve "$@"\n')
-    (programs / "sruserve").chmod(0o755)
+    preloader = command(programs / "sruserve", "-m", "sruserve")
     environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"}
     done = subprocess.run(
         ["bash", "-euxo", "pipefail", "-c", commands],
         cwd=tmp_path,
         env=environment,
+        pass_fds=[preloader],
         capture_output=True,
         text=True,
     )
@@ -40,10 +40,14 @@ def test_the_commands_of_the_document_run(tmp_path: Path) -> None:
     assert (tmp_path / "scene.txt.sruz").stat().st_size < 6000
 
 
+@pytest.fixture(scope="module")
+def candidates() -> dict[str, Codec]:
+    return codecs(load_model(ROOT / "sruserve/demo/shakespeare"))
+
+
 @pytest.mark.parametrize("name", ROWS)
-def test_the_table_has_the_bytes_of_each_candidate(name: str) -> None:
+def test_the_table_has_the_bytes_of_each_candidate(name: str, candidates: dict[str, Codec]) -> None:
     assert len(ROWS) == 4
-    candidates = codecs(load_model(ROOT / "sruserve/demo/shakespeare"))
     if name not in candidates:
         pytest.skip("needs the system package zstd (apt-get install zstd)")
     data = (ROOT / "tests/data/shakespeare.tail").read_bytes()

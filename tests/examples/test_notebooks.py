@@ -1,14 +1,14 @@
-"""The notebooks run from their first cell to their last, each in an interpreter of its own."""
+"""The notebooks run from their first cell to their last, each in a process of its own."""
 
 import ast
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests import preloaded
 
 ROOT = Path(__file__).parent.parent.parent
 NOTEBOOKS = sorted((ROOT / "examples/notebooks").glob("*.ipynb"))
@@ -16,7 +16,8 @@ _LATE = 180
 
 # Runs each cell and shows the value of its last expression, as a notebook does.
 _RUNNER = """
-import ast, json, sys
+import ast, json, sys, warnings
+warnings.simplefilter("error")
 names = {"__name__": "__main__"}
 for number, source in enumerate(json.load(sys.stdin)):
     cell, value = ast.parse(source), None
@@ -46,13 +47,9 @@ def test_there_are_three_notebooks_which_the_examples_list() -> None:
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs(path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", _RUNNER],
-        input=json.dumps(programs(path)),
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=_LATE,
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = preloaded.run(
+        *("-c", _RUNNER), environment=environment, text=json.dumps(programs(path)), timeout=_LATE
     )
     assert (done.returncode, done.stderr) == (0, "")
     shown = {

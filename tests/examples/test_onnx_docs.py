@@ -16,6 +16,7 @@ from sruserve.export.onnx.export import export_onnx
 from sruserve.export.onnx.metadata import PREFIX
 from sruserve.export.quantize.quantize import quantize
 from tests.examples.conftest import DEMO, KEYS, MODELS, ROOT, ExportState, completed, held_state
+from tests.preloaded import command
 from tests.server.processes import serving
 
 PAGE = (ROOT / "docs/onnx.md").read_text()
@@ -31,16 +32,16 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("clone")
     for name in "sruserve", "examples":
         (folder / name).symlink_to(ROOT / name)
-    (folder / "bin").mkdir()
-    for name, arguments in ("python3", ""), ("sruserve", "-m sruserve "):
-        program = folder / "bin" / name
-        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" {arguments}"$@"\n')
-        program.chmod(0o755)
+    programs = folder / "bin"
+    programs.mkdir()
+    (programs / "python3").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    (programs / "python3").chmod(0o755)
     return folder
 
 
 def run(commands: str, clone: Path, *program: str) -> str:
     """What commands of a page write."""
+    preloader = command(clone / "bin/sruserve", "-m", "sruserve")
     environment = {
         "PATH": f"{clone / 'bin'}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
@@ -48,7 +49,8 @@ def run(commands: str, clone: Path, *program: str) -> str:
     }
     done = subprocess.run(
         [*(program or ("bash", "-euo", "pipefail")), "-c", commands],
-        cwd=clone, env=environment, capture_output=True, text=True, timeout=300,
+        cwd=clone, env=environment, pass_fds=[preloader],
+        capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout

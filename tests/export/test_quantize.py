@@ -31,7 +31,7 @@ LABELS = ("description", "entity", "abbreviation", "human", "location", "number"
 def tail(tmp_path: Path) -> Path:
     """A held-out text of Shakespeare."""
     path = tmp_path / "tail.txt"
-    path.write_text((DATA / "shakespeare.tail").read_text()[:20_000])
+    path.write_text((DATA / "shakespeare.tail").read_text()[:10_000])
     return path
 
 

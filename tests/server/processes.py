@@ -21,15 +21,10 @@ SRUSERVE = ("-m", "sruserve")
 Process = subprocess.Popen[str] | Preloaded
 
 
-def start(
-    *arguments: str, limit: str = "", program: Sequence[str] = SRUSERVE, **settings: str
-) -> Process:
-    """limit: of the process, as `ulimit` takes it. program: Python's arguments."""
-    command = [sys.executable, *program, "serve", *arguments]
-    if limit:
-        command = ["sh", "-c", f'ulimit {limit} && exec "$@"', "sh", *command]
+def start(*arguments: str, program: Sequence[str] = SRUSERVE, **settings: str) -> Process:
+    """A new interpreter, and so are its workers. program: Python's arguments."""
     return subprocess.Popen(
-        command,
+        [sys.executable, *program, "serve", *arguments],
         env=_environment(settings),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -43,17 +38,20 @@ def _environment(settings: Mapping[str, str]) -> dict[str, str]:
     return dict(os.environ) | few | variables
 
 
+def limited(kind: int, limit: int) -> Sequence[str]:
+    """The server as a program, as `ulimit` starts it. kind: of `resource`."""
+    limits = f"import resource; resource.setrlimit({kind}, ({limit}, {limit}))"
+    return "-c", f"{limits}\nfrom sruserve.cli import main; main()"
+
+
 def serving(
-    *folders: Path, limit: str = "", program: Sequence[str] = SRUSERVE, **settings: str
+    *folders: Path, program: Sequence[str] = SRUSERVE, **settings: str
 ) -> AbstractContextManager[tuple[httpx.Client, Process]]:
     """A server process, ready; it is killed at the end if it has not stopped.
 
-    It has imported torch already, unless a shell or a supervisor starts it.
+    It has imported torch already, and so have its workers.
     """
-    arguments = tuple(map(str, folders))
-    if limit or settings.get("workers", "1") != "1":
-        return ready(start(*arguments, limit=limit, program=program, **settings))
-    return ready(preloaded(*arguments, program=program, **settings))
+    return ready(preloaded(*map(str, folders), program=program, **settings))
 
 
 def preloaded(*arguments: str, program: Sequence[str] = SRUSERVE, **settings: str) -> Preloaded:

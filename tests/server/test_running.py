@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import socket
@@ -21,11 +22,13 @@ from tests.server.observing import until
 from tests.server.ports import free_port
 from tests.server.processes import (
     COMPLETE,
+    SRUSERVE,
     Process,
     complete,
     ended,
     grpc_port_of,
     is_ready,
+    limited,
     preloaded,
     ready,
     serving,
@@ -98,16 +101,26 @@ def test_a_server_without_standard_streams_stops_cleanly(folders: Path, closed: 
         process.wait(60)
 
 
+# A server whose models take long to load, in threads that cannot be interrupted.
+LOADING = """
+import time
+from sruserve.cli import main
+from sruserve.server.engine.model_runner import ModelRunner
+def warm_up(*_):
+    print("begun", flush=True)
+    time.sleep(600)
+ModelRunner.warm_up = warm_up
+main()
+"""
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_while_models_are_loaded_stops_at_once(
-    folders: Path, number: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TRITON_INTERPRET", "1")  # what makes loading long
-    process = start(str(folders / "characters"))
+def test_a_signal_while_models_are_loaded_stops_at_once(folders: Path, number: int) -> None:
+    process = preloaded(str(folders / "characters"), program=("-c", LOADING))
     try:
         assert process.stdout is not None
         line = ""
-        while "TRITON_INTERPRET is set" not in line:
+        while "begun" not in line:
             line = process.stdout.readline()
             assert line, "it ended by itself"
         process.send_signal(number)
@@ -119,16 +132,20 @@ def test_a_signal_while_models_are_loaded_stops_at_once(
     assert "Traceback" not in rest
 
 
+NOHUP = """
+import signal
+from sruserve.cli import main
+signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does; processes inherit it
+main()
+"""
+
+
 def test_a_hang_up_that_is_ignored_stops_nothing(folders: Path) -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does; processes inherit it
-    try:
-        with ready(start(str(folders / "characters"))) as (client, process):
-            process.send_signal(signal.SIGHUP)
-            assert complete(client, prompt="a", max_tokens=1)["finish_reason"] == "length"
-            process.send_signal(signal.SIGTERM)
-            ended(process)
-    finally:
-        signal.signal(signal.SIGHUP, before)
+    with serving(folders / "characters", program=("-c", NOHUP)) as (client, process):
+        process.send_signal(signal.SIGHUP)
+        assert complete(client, prompt="a", max_tokens=1)["finish_reason"] == "length"
+        process.send_signal(signal.SIGTERM)
+        ended(process)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -213,7 +230,7 @@ def test_a_state_survives_a_restart_with_the_same_key_and_only_that(
 
 
 def test_any_worker_continues_what_any_other_began_and_metrics_are_of_all(folders: Path) -> None:
-    with serving(folders / "characters", workers="2") as (client, process):
+    with ready(start(str(folders / "characters"), workers="2")) as (client, process):
         whole = complete(client, prompt="To be", max_tokens=40, seed=3, return_state=True)["text"]
         prefixes: set[str] = set()
         done = 0
@@ -245,7 +262,7 @@ def workers_of(process: Process) -> list[psutil.Process]:
     def serves(child: psutil.Process) -> bool:
         try:
             living = child.status() != psutil.STATUS_ZOMBIE
-            return living and "spawn_main" in " ".join(child.cmdline())
+            return living and "resource_tracker" not in " ".join(child.cmdline())
         except psutil.NoSuchProcess:  # it ended since it was listed
             return False
 
@@ -304,8 +321,8 @@ def test_workers_without_room_for_metrics_serve_and_are_replaced(
     folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone: bool
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    limit = "" if gone else "-f 16"
-    with serving(folders / "characters", limit=limit, workers="2") as (client, process):
+    program = SRUSERVE if gone else limited(resource.RLIMIT_FSIZE, 8 << 10)
+    with serving(folders / "characters", program=program, workers="2") as (client, process):
         (folder,) = tmp_path.iterdir()
         if gone:
             shutil.rmtree(folder)
@@ -345,7 +362,7 @@ def test_failures_to_start_are_one_line_and_an_exit_code(folders: Path, broken: 
 
 
 def test_workers_that_cannot_start_end_the_server(broken: Path) -> None:
-    says_why_it_ends(start(str(broken), workers="2"), 1, "broken")
+    says_why_it_ends(preloaded(str(broken), workers="2"), 1, "broken")
 
 
 def says_why_it_ends(process: Process, code: int, message: str) -> str:
@@ -405,8 +422,9 @@ def test_a_host_that_gives_no_whole_address_is_the_same_for_all_protocols(folder
 
 
 def test_a_server_with_few_descriptors_answers_probes_among_silent_clients(folders: Path) -> None:
+    program = limited(resource.RLIMIT_NOFILE, 256)
     with (
-        serving(folders / "characters", limit="-n 256") as (client, process),
+        serving(folders / "characters", program=program) as (client, process),
         ExitStack() as stack,
     ):
         address = (client.base_url.host, client.base_url.port or 0)

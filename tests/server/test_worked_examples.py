@@ -2,13 +2,12 @@
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import preloaded
 from tests.server.conftest import Serve
 
 ROOT = Path(__file__).parents[2]
@@ -23,14 +22,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("worked")
     for program in PROGRAMS:
         seeded = f"import random, torch\nrandom.seed(1)\ntorch.manual_seed(1)\n{program}"
-        done = subprocess.run(
-            [sys.executable, "-c", seeded],
-            cwd=folder,
-            env={"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        environment = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        done = preloaded.run("-c", seeded, environment=environment, folder=folder)
         assert done.returncode == 0, done.stderr
     return folder
 

@@ -28,6 +28,7 @@ from sruserve.model.folder_files import CASE_FILE
 from sruserve.model.heads.config import Pooling
 from sruserve.tracing import save as save_file_module
 from sruserve.tracing.errors import DifferentAnswers, TracingError
+from tests import preloaded
 from tests.model.text.trained_tokenizers import trained as trained_tokenizer
 from tests.tracing.networks.features import Regressor
 from tests.tracing.networks.network import FEATURES, WORDS
@@ -53,7 +54,8 @@ def programs() -> list[str]:
 
 def test_the_program_in_the_docs_saves_a_model(tmp_path: Path) -> None:
     (program,) = programs()
-    subprocess.run([sys.executable, "-c", program], check=True, cwd=tmp_path, env=_ENVIRONMENT)
+    done = preloaded.run("-c", program, environment=_ENVIRONMENT, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
     model = load_model(tmp_path / "sentiment")
     assert model.labels == ("bad", "good")
     assert model.codec is not None

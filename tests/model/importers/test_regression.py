@@ -1,8 +1,6 @@
 """Regressors from bare checkpoints, and the example that trains one."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sruserve.model.importers.build import import_checkpoint
+from tests import preloaded
 from tests.model.importers.running import agree, hidden, imported, refused
 from tests.support import CPU
 
@@ -71,8 +70,9 @@ def test_what_does_not_fit_is_refused(
 
 def test_the_example_trains_a_forecaster_that_is_served_exactly(tmp_path: Path) -> None:
     out = tmp_path / "trained"
-    command = [sys.executable, "-m", "examples.train_forecaster", "--out", str(out)]
-    subprocess.run([*command, "--updates", "3", "--width", "8"], cwd=ROOT, check=True)
+    command = ("-m", "examples.train_forecaster", "--out", str(out))
+    done = preloaded.run(*command, "--updates", "3", "--width", "8", folder=ROOT)
+    assert done.returncode == 0, done.stderr
     model = import_checkpoint(
         out / "weights.pt", tmp_path / "model", "regress", out / "options.json",
         labels=out / "names.json",

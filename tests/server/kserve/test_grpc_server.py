@@ -21,7 +21,7 @@ from tests.server.kserve.conftest import grpc_address
 from tests.server.kserve.grpc_inputs import INFER, inputs_of, texts
 from tests.server.kserve.support import connected
 from tests.server.observing import until
-from tests.server.processes import ended, grpc_port_of, serving, start
+from tests.server.processes import ended, grpc_port_of, preloaded, serving
 from tests.server.slow_server import slow_server
 
 FULL, TOO_MANY = grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -262,7 +262,7 @@ def test_all_workers_listen_on_the_port_and_nobody_else_can(folders: Path) -> No
         for _ in range(4):
             with triton.InferenceServerClient(f"127.0.0.1:{port}") as rpc:
                 assert rpc.infer("question", [texts(triton, "text", "who")]) is not None
-        second = start(str(folders / "question"), grpc_port=str(port))
+        second = preloaded(str(folders / "question"), grpc_port=str(port))
         output, _ = second.communicate(timeout=300)
         assert second.returncode == 1
         assert f"cannot listen on 127.0.0.1 port {port} for gRPC" in output

@@ -3,8 +3,6 @@
 import json
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 
 import httpx
 
+from tests.preloaded import Preloaded
 from tests.server.observing import until
 from tests.server.processes import is_ready
 
@@ -19,7 +18,7 @@ from tests.server.processes import is_ready
 class JsonServer:
     """lines: of standard error; requests: of standard output."""
 
-    def __init__(self, process: subprocess.Popen[bytes], folder: Path) -> None:
+    def __init__(self, process: Preloaded, folder: Path) -> None:
         self.process, self._folder = process, folder
 
     @property
@@ -64,12 +63,16 @@ def json_server(
     """A server that is ready; it is killed at the end if it has not stopped."""
     variables = {f"SRUSERVE_{name.upper()}": value for name, value in settings.items()}
     variables |= {"SRUSERVE_PORT": "0", "SRUSERVE_STATE_POOL_BYTES": "1000000"}
-    with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
-        process = subprocess.Popen(
-            [sys.executable, *program, "serve", *map(str, models)],
-            env=os.environ | {"SRUSERVE_LOG_FORMAT": "auto"} | variables,
-            stdout=out if stdout is None else stdout,
-            stderr=err,
+    with (
+        open(os.devnull) as nothing,
+        (folder / "out").open("wb") as out,
+        (folder / "err").open("wb") as err,
+    ):
+        output = out.fileno() if stdout is None else stdout
+        process = Preloaded(
+            *(*program, "serve", *map(str, models)),
+            streams=(nothing.fileno(), output, err.fileno()),
+            environment=os.environ | {"SRUSERVE_LOG_FORMAT": "auto"} | variables,
         )
     server = JsonServer(process, folder)
     try:

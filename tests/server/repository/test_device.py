@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from sruserve.kernels import torch_members
+from sruserve.kernels import dispatch, torch_members
 from sruserve.kernels.devices import DeviceError
 from sruserve.kernels.self_check import KernelMismatch
 from sruserve.model.config import read_config
@@ -165,6 +165,18 @@ def test_a_gpu_that_is_passed_over_is_told_with_the_reason(
     caplog.clear()
     assert choose_device("cpu").type == "cpu"
     assert "not used" not in caplog.text
+
+
+def test_a_server_whose_kernels_are_interpreted_says_that_they_are_slow(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(dispatch, "_INTERPRETED", True)
+    choose_device("cpu")
+    assert "TRITON_INTERPRET is set" in caplog.text
+    monkeypatch.undo()
+    caplog.clear()
+    choose_device("cpu")
+    assert "TRITON_INTERPRET" not in caplog.text
 
 
 def load(monkeypatch: pytest.MonkeyPatch, folder: Path, **options: Any) -> None:

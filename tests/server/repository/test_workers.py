@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import signal
+import tempfile
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,21 +32,16 @@ def workers_of(process: Process) -> list[int]:
     """The process ids of a server's workers: its children that serve."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     commands = {int(pid): Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children}
-    return [pid for pid, command in commands.items() if b"spawn_main" in command]
+    return [
+        pid for pid, command in commands.items() if command and b"resource_tracker" not in command
+    ]
 
 
 def serving_workers(process: Process) -> list[int]:
     """The workers that have loaded their models."""
-    serve = []
-    for pid in workers_of(process):
-        try:
-            environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        except ProcessLookupError:  # it has ended
-            continue
-        (folder,) = [v.partition(b"=")[2] for v in environment if v.startswith(b"PROMETHEUS_")]
-        if (Path(folder.decode()) / "models" / f"{pid}.worker").exists():
-            serve.append(pid)
-    return serve
+    begun = Path(tempfile.gettempdir()).glob("sruserve-metrics-*/models/*.worker")
+    loaded = {file.stem for file in begun}
+    return [pid for pid in workers_of(process) if str(pid) in loaded]
 
 
 @contextmanager

@@ -11,7 +11,15 @@ from websockets.exceptions import InvalidStatus
 
 from tests.server.observation.json_server import json_server
 from tests.server.observing import until
-from tests.server.processes import Process, ended, grpc_port_of, is_ready, serving, start
+from tests.server.processes import (
+    Process,
+    ended,
+    grpc_port_of,
+    is_ready,
+    preloaded,
+    serving,
+    start,
+)
 from tests.server.test_running import workers_of
 from tests.server.tls.authority import Authority
 from tests.server.tls.clients import address, context, serial_at
@@ -89,7 +97,7 @@ def test_an_unfit_certificate_ends_the_start_in_one_line(
     folders: Path, own: Authority, workers: str
 ) -> None:
     (own.folder / "server.key").write_text("no key")
-    process = start(str(folders / "characters"), workers=workers, **own.settings())
+    process = preloaded(str(folders / "characters"), workers=workers, **own.settings())
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 2
     assert output.count("\n") == 1

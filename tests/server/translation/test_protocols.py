@@ -3,8 +3,6 @@
 import asyncio
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ import tritonclient.http as triton_http
 import sruserve
 from sruserve.model.translation.folder import TranslationModel
 from sruserve.server.repository.device import is_translator, readable
+from tests import preloaded
 from tests.server.kserve.conftest import grpc_address
 from tests.server.kserve.grpc_inputs import texts
 from tests.server.kserve.support import connected
@@ -91,11 +90,8 @@ def test_lines_of_a_file_are_translated(
 ) -> None:
     source, output = tmp_path / "texts.txt", tmp_path / "out.jsonl"
     source.write_text("".join(f"{each}\n" for each in [*TEXTS, " "]))
-    command = [sys.executable, "-m", "sruserve", "run", str(systems["gru-dot"].path), str(source)]
-    done = subprocess.run(
-        [*command, "--output", str(output), "--max-tokens", "9"],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    command = ("-m", "sruserve", "run", str(systems["gru-dot"].path), str(source))
+    done = preloaded.run(*command, "--output", str(output), "--max-tokens", "9")
     assert output.exists(), done.stderr
     lines = [json.loads(line) for line in output.read_text().splitlines()]
     expected = ask(running[0], "gru-dot", input=TEXTS, max_tokens=9)
