@@ -1,13 +1,18 @@
 """Which of two media types a client prefers, by its `Accept` header (RFC 9110, 12.5.1)."""
 
-_MAX_RANGES = 64
+# A browser's header has about 150 characters and 8 ranges. The event loop reads it.
+_MAX_CHARACTERS, _MAX_RANGES = 1024, 64
 
 
 def prefers(accept: str, wanted: str, other: str) -> bool:
     """Whether the header ranks `wanted` above `other`; ranges that cannot be read count for none.
 
+    A header that is too long for the event loop ranks nothing.
+
     wanted, other: media types such as `text/html`, in lower case.
     """
+    if len(accept) > _MAX_CHARACTERS:
+        return False
     ranges = [_read(part) for part in accept.lower().split(",", _MAX_RANGES)[:_MAX_RANGES]]
     return _weight(ranges, wanted) > _weight(ranges, other)
 
