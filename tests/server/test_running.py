@@ -64,6 +64,12 @@ def test_the_kernel_takes_little_of_a_reply_that_nobody_reads() -> None:
             assert connection.send(bytes(1 << 20)) < 256 << 10
 
 
+def test_a_kernel_without_that_limit_serves_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "TCP_NOTSENT_LOWAT", 9999)
+    with _bind("127.0.0.1", 0) as listener:
+        listener.listen()
+
+
 def test_a_second_ctrl_c_does_not_change_how_a_stop_ends_and_imports_collect_no_garbage(
     folders: Path,
 ) -> None:
