@@ -112,7 +112,8 @@ def state(
         limit = settings.max_state_token_bytes
         sealer = StateSealer(key_ring(settings), settings.state_ttl_seconds, limit)
         loaded = load_any(model)
-        snapshot = open_for_operator(sys.stdin.read().strip(), sealer, loaded)
+        token = sys.stdin.buffer.read(2 * limit).decode("ascii", "replace").strip()
+        snapshot = open_for_operator(token, sealer, loaded)
     except SettingsError as error:
         fail(error, code=2)
     except (ModelError, StateRefused) as error:

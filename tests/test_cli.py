@@ -299,19 +299,22 @@ def test_output_to_a_file_has_no_colours(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "code", "message"),
+    ("keys", "token", "code", "message"),
     [
-        ({}, 2, "error: SRUSERVE_STATE_KEYS: set it to the keys of the server"),
-        ({"SRUSERVE_STATE_KEYS": "short"}, 2, "error: SRUSERVE_STATE_KEYS: "),
-        ({"SRUSERVE_STATE_KEYS": "a" * 64}, 1, "error: the state is no token; send it as it was"),
+        (None, b"x\n", 2, "error: SRUSERVE_STATE_KEYS: set it to the keys of the server"),
+        ("short", b"x\n", 2, "error: SRUSERVE_STATE_KEYS: "),
+        ("a" * 64, b"x\n", 1, "error: the state is no token; send it as it was"),
+        ("a" * 64, b"\xff\xfe", 1, "error: the state is no token; send it as it was"),
+        ("a" * 64, b"A" * (1 << 22), 1, "error: the state has 2097152 bytes and may have 1048576"),
     ],
-    ids=["unset", "invalid", "set"],
+    ids=["unset", "invalid", "set", "bytes", "long"],
 )
 def test_a_state_is_exported_only_with_keys_and_from_a_token(
-    tmp_path: Path, keys: dict[str, str], code: int, message: str
+    tmp_path: Path, keys: str | None, token: bytes, code: int, message: str
 ) -> None:
     model = save_random_model(tmp_path / "m", vocab_size=9)
-    result = CliRunner().invoke(app, ["export", "state", str(model)], input="x\n", env=keys)
+    arguments, env = ["export", "state", str(model)], {"SRUSERVE_STATE_KEYS": keys}
+    result = CliRunner().invoke(app, arguments, input=token, env=env)
     assert result.exit_code == code
     assert message in result.stderr
     assert result.stderr.count("\n") == 1

@@ -13,7 +13,12 @@ from sruserve.api.local_model import LocalModel, make_request
 from sruserve.batch.class_lines import class_lines
 from sruserve.batch.entries import CONTENTS, Entry, are_bare, contents_of, lines_of
 from sruserve.server.engine.job import Classified, ClassifiedRows, Row
-from sruserve.server.errors import InvalidRequest, ServeError
+from sruserve.server.errors import (
+    DeadlineExceeded,
+    GrammarsNeedLlguidance,
+    InvalidRequest,
+    ServeError,
+)
 from sruserve.server.json_output import json_bytes
 from sruserve.server.tasks.completion_request import CompletionRequest
 from sruserve.server.tasks.requests import ClassifyRequest, EmbedRequest
@@ -27,6 +32,8 @@ _PREFIXES = {
 }
 _OPTIONAL = ("state", "logprobs", "stop_reason", "token_ids", "log_probability", "alignment")
 ID_PREFIX = "batch_req_"
+# What a line alone can cause: by its content, its own `timeout_ms`, or its constraint.
+_WRONG = (InvalidRequest, DeadlineExceeded, GrammarsNeedLlguidance)
 
 
 @dataclass(slots=True)
@@ -57,7 +64,7 @@ async def answer(model: LocalModel, entries: Sequence[Entry]) -> list[Answer]:
         if first.schema is CompletionRequest:
             return [await _complete(model, first)]
         return await _results(model, entries)
-    except InvalidRequest as error:
+    except _WRONG as error:
         if len(entries) == 1:
             return [_refusal(first, error)]
     middle = len(entries) // 2

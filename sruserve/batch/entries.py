@@ -72,10 +72,12 @@ class EntryReader:
     """Reads records as requests to one model.
 
     task: that of the model, or `score` or `embed`. model: its name. options: fields that each
-    line of our own has, unless it sets them itself.
+    line of our own has, unless it sets them itself. Raises `InvalidRequest` for one that no line
+    can have.
     """
 
     def __init__(self, task: str, model: str, options: Mapping[str, Any]) -> None:
+        _check_whole(options)
         self._schema, self._model, self._options = _SCHEMAS[task], model, options
         self._text = "prompt" if self._schema is CompletionRequest else "input"
         self._text_key = self._key(self._schema, {**options, self._text: ""})
@@ -97,7 +99,7 @@ class EntryReader:
         fields = {**self._options, **value}
         own_id = fields.pop("id", None)
         try:
-            self._check_model(fields)
+            self._check(fields)
         except ServeError as error:
             return Entry(record.line, self._schema, {}, 0, id=own_id, problem=error)
         key = self._key(self._schema, fields)
@@ -119,16 +121,15 @@ class EntryReader:
             if not isinstance(body, dict):
                 raise InvalidRequest("'body' must be a JSON object", param="body")
             fields = dict(body)
-            self._check_model(fields)
-            if fields.get("stream"):
-                raise InvalidRequest("a line cannot stream: leave 'stream' out", param="stream")
+            self._check(fields)
         except ServeError as error:
             return Entry(line, schema or self._schema, {}, 0, custom_id, problem=error)
         key = self._key(schema, fields)
         return Entry(line, schema, fields, _size(fields), custom_id, key=key)
 
-    def _check_model(self, fields: dict[str, Any]) -> None:
-        """Drop the field `model`; raises if it names another one."""
+    def _check(self, fields: dict[str, Any]) -> None:
+        """Drop the field `model`; raises if it names another one, or if the line would stream."""
+        _check_whole(fields)
         name = fields.pop("model", None)
         if name not in (None, self._model):
             raise WrongTask(
@@ -196,6 +197,11 @@ def are_bare(entries: Sequence[Entry]) -> bool:
     return isinstance(entries, TextEntries) or all(
         entry.key is not None and entry.custom_id is None and entry.id is None for entry in entries
     )
+
+
+def _check_whole(fields: Mapping[str, Any]) -> None:
+    if fields.get("stream"):
+        raise InvalidRequest("a line cannot stream: leave 'stream' out", param="stream")
 
 
 def _kind(value: Any) -> str | None:

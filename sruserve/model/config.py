@@ -32,6 +32,7 @@ from sruserve.model.state import StateLayout
 FORMAT_VERSION = 1  # the newest format of config.json that this package reads and writes
 LABELLED = ("classify", "pair", "tag")
 _SHOWN = 8  # problems in a message
+_MAX_LISTED = 1000  # each takes some microseconds, and 2 KB
 _LARGEST_FILE = 4 << 20  # bytes: more than 100,000 labels
 _LONGEST_LABEL = 256  # bytes
 _LABEL_NUMBER = 64  # bytes of a label that count as one number of a reply
@@ -319,6 +320,8 @@ def explain(error: ValidationError) -> str:
 
 
 def _findings(error: ValidationError, prefix: str = "") -> list[tuple[str, str]]:
+    if (count := error.error_count()) > _MAX_LISTED:
+        return [(prefix.rstrip("."), f"{count:,} problems, probably unknown fields")]
     findings = []
     for line in error.errors(include_url=False, include_input=False):
         field = prefix + ".".join(map(str, line["loc"]))

@@ -6,7 +6,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,6 +56,9 @@ log = logging.getLogger("sruserve.server")
 # default, a computing thread gives it back only after 5 ms.
 _SWITCH_SECONDS = 0.002
 _STDERR = 2  # the last descriptor of a standard stream
+# Of a connection, in the kernel. It would take up to 4 MiB of a reply that nobody reads; what it
+# has sent is not limited, so long ways are as fast.
+_UNSENT_BYTES = 128 << 10
 
 
 def serve(settings: Settings) -> int:
@@ -279,6 +282,9 @@ def _bind(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with suppress(OSError):  # some sandboxes' kernels do not have it
+        # connections inherit it
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
     try:
         listener.bind((host, port))
     except OSError:

@@ -26,7 +26,7 @@ from sruserve.batch.errors import InputError
 from sruserve.batch.output import Output, StandardOutput
 from sruserve.batch.records import Format, Record, Texts, records
 from sruserve.batch.source import Source
-from sruserve.server.errors import EngineFailure, Overloaded
+from sruserve.server.errors import EngineFailure, InvalidRequest, Overloaded
 from sruserve.server.offload import offload
 from sruserve.server.tasks import task as tasks
 from sruserve.server.tasks.requests import ClassifyRequest
@@ -185,6 +185,39 @@ def test_a_wrong_line_is_told_why(
     assert error["line"] == 2
     assert code in error["code"]
     assert reason in error["reason"]
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ({"prompt": "a", "stream": True}, "invalid_request"),
+        # the process that compiles it needs more than this time to start
+        ({"prompt": "a", "regex": "[a-z]{7}", "timeout_ms": 1}, "deadline_exceeded"),
+    ],
+    ids=str,
+)
+def test_a_line_that_would_stream_or_has_too_little_time_ends_no_run(
+    local: Local, tmp_path: Path, line: dict[str, Any], code: str
+) -> None:
+    others = {"prompt": "a", "max_tokens": 2}
+    run(local("characters"), jsonl(others, line, others), tmp_path / "out")
+    assert [each["line"] for each in answers(tmp_path / "out")] == [1, 3]
+    assert [(each["line"], each["code"]) for each in errors(tmp_path / "out")] == [(2, code)]
+
+
+def test_a_constraint_ends_no_run_where_the_extra_for_it_is_missing(
+    local: Local, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local("characters")._constraints, "_installed", False)
+    others = {"prompt": "a", "max_tokens": 2}
+    run(local("characters"), jsonl(others, {**others, "regex": "a"}, others), tmp_path / "out")
+    assert [each["line"] for each in answers(tmp_path / "out")] == [1, 3]
+    assert [each["code"] for each in errors(tmp_path / "out")] == ["grammars_need_llguidance"]
+
+
+def test_no_option_lets_the_lines_stream(local: Local, tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="leave 'stream' out"):
+        run(local("characters"), b'"a"\n', tmp_path / "out", options={"stream": True})
 
 
 @pytest.mark.parametrize(

@@ -203,6 +203,14 @@ def test_only_the_first_of_many_findings_are_said(folder: Path) -> None:
         load_model(folder)
 
 
+def test_very_many_findings_are_only_counted(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    config["rnn"] |= {f"k{i}": 1 for i in range(1001)}
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ConfigError, match=r"rnn: 1,001 problems, probably unknown fields$"):
+        load_model(folder)
+
+
 def test_a_config_that_is_far_too_large_is_not_read(folder: Path) -> None:
     with (folder / "config.json").open("a") as file:
         file.write(" " * (5 << 20))

@@ -16,6 +16,7 @@ import httpx
 import psutil
 import pytest
 
+from sruserve.server.run import _bind
 from tests.server.http.json_requests import connect
 from tests.server.kserve.raw_http2 import RawClient
 from tests.server.observing import until
@@ -53,6 +54,23 @@ gc.callbacks.append(note)
 atexit.register(lambda: print("collected:", *sorted(collected), gc.isenabled()))
 main()
 """
+
+
+def test_the_kernel_takes_little_of_a_reply_that_nobody_reads() -> None:
+    with _bind("127.0.0.1", 0) as listener, socket.socket() as client:
+        listener.listen()
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        client.connect(listener.getsockname())
+        connection, _ = listener.accept()
+        with connection:
+            connection.setblocking(False)
+            assert connection.send(bytes(1 << 20)) < 256 << 10
+
+
+def test_a_kernel_without_that_limit_serves_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "TCP_NOTSENT_LOWAT", 9999)
+    with _bind("127.0.0.1", 0) as listener:
+        listener.listen()
 
 
 def test_a_second_ctrl_c_does_not_change_how_a_stop_ends_and_imports_collect_no_garbage(

@@ -1,10 +1,13 @@
 """What a client prefers, by its `Accept` and `Accept-Encoding` (RFC 9110, 12.5.1 and 12.5.3)."""
 
-_MAX_RANGES = 64
+# A browser's header has about 150 characters and 8 ranges. The event loop reads it.
+_MAX_CHARACTERS, _MAX_RANGES = 1024, 64
 
 
 def prefers(accept: str, wanted: str, other: str) -> bool:
     """Whether the header ranks `wanted` above `other`; ranges that cannot be read count for none.
+
+    A header that is too long for the event loop ranks nothing.
 
     wanted, other: media types such as `text/html`, in lower case.
     """
@@ -18,6 +21,8 @@ def accepts(accept_encoding: str, coding: str) -> bool:
 
 
 def _ranges(header: str) -> list[tuple[str, float]]:
+    if len(header) > _MAX_CHARACTERS:
+        return []
     return [_read(part) for part in header.lower().split(",", _MAX_RANGES)[:_MAX_RANGES]]
 
 

@@ -4,7 +4,7 @@ import asyncio
 
 from sruserve.server.http.connections import PeerConnections
 
-# The client has read this when a full transport resumes writing.
+# The client has read at least this when a full transport resumes writing.
 _READ_BYTES = 48 << 10
 _BYTES_PER_SECOND = 16 << 10  # a slower client uses up its time
 
@@ -23,7 +23,7 @@ class WriteTimeout(asyncio.Protocol):
     timeout_keep_alive: int
     _write_timer: asyncio.TimerHandle | None = None
     _spent_seconds = 0.0  # of the client's time
-    _full_since = 0.0
+    _full_since, _full_bytes = 0.0, 0
     _close_timer: asyncio.TimerHandle | None = None  # while it closes with unsent bytes
     _peer: PeerConnections
     _detached = False  # the connection is closed, or another protocol has it
@@ -39,6 +39,7 @@ class WriteTimeout(asyncio.Protocol):
         """Start the timer, because the client does not read fast enough."""
         super().pause_writing()
         self._full_since = self.loop.time()
+        self._full_bytes = self.transport.get_write_buffer_size()
         remaining = self.timeout_keep_alive - self._spent_seconds
         self._write_timer = self.loop.call_later(remaining, self.transport.abort)
 
@@ -46,9 +47,8 @@ class WriteTimeout(asyncio.Protocol):
         """Stop the timer, because the client has read most of the written bytes."""
         self.stop_waiting()
         waited = self.loop.time() - self._full_since
-        self._spent_seconds = max(
-            0.0, self._spent_seconds + waited - _READ_BYTES / _BYTES_PER_SECOND
-        )
+        read = max(_READ_BYTES, self._full_bytes - self.transport.get_write_buffer_size())
+        self._spent_seconds = max(0.0, self._spent_seconds + waited - read / _BYTES_PER_SECOND)
         super().resume_writing()
 
     def eof_received(self) -> None:

@@ -1,11 +1,11 @@
 """A reader's presets: named documents, which are read once, when their model is loaded."""
 
 from collections.abc import Mapping
-from typing import Annotated, Self
+from typing import Self
 
 import numpy as np
 import torch
-from pydantic import Field, TypeAdapter, model_validator
+from pydantic import TypeAdapter, model_validator
 
 from sruserve.model.folder_files import PRESETS_FILE
 from sruserve.model.reader.network import Reader
@@ -15,9 +15,9 @@ from sruserve.server.errors import InvalidRequest, ServeError
 from sruserve.server.repository.passage import DocumentPreset, Passage
 from sruserve.server.repository.passage_reading import check_lists, read_passage, reader_of
 from sruserve.server.repository.preset_file import (
-    MAX_PRESETS,
+    Items,
     PresetEntry,
-    PresetName,
+    PresetFile,
     compute,
     read_presets,
 )
@@ -31,10 +31,10 @@ _LISTS = ("lemmas", "pos", "ner")
 class DocumentEntry(PresetEntry):
     """A document: a text or its words, with the lists that the model needs; or a text alone."""
 
-    words: list[str] | None = None
-    lemmas: list[str] | None = None
-    pos: list[str] | None = None
-    ner: list[str] | None = None
+    words: Items[str] | None = None
+    lemmas: Items[str] | None = None
+    pos: Items[str] | None = None
+    ner: Items[str] | None = None
 
     @model_validator(mode="after")
     def _is_one(self) -> Self:
@@ -59,9 +59,7 @@ class DocumentEntry(PresetEntry):
         return Document(reader, passage.ids, passage.words, lists)
 
 
-_FILE: TypeAdapter[dict[str, DocumentEntry]] = TypeAdapter(
-    Annotated[dict[PresetName, DocumentEntry], Field(max_length=MAX_PRESETS)]
-)
+_FILE: TypeAdapter[dict[str, DocumentEntry]] = TypeAdapter(PresetFile[DocumentEntry])
 
 
 def document_presets(served: ServedModel, max_bytes: int) -> Mapping[str, DocumentPreset]:

@@ -5,7 +5,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
 from sruserve.model.errors import printable
 from sruserve.model.files import read_regular
@@ -14,11 +22,16 @@ from sruserve.server.errors import ServeError
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.settings import SettingsError
 
-PresetName = Annotated[str, Field(min_length=1, max_length=100)]
-
 _LARGEST_FILE = 16 << 20  # in bytes: parsing it stops all other threads
-MAX_PRESETS = 1024
+_SHOWN = 200  # characters of a place in the file
+_MAX_PRESETS = 1024
 MAX_PRESET_BYTES = 1 << 30  # of all presets of a model
+
+Item = TypeVar("Item")
+Entry = TypeVar("Entry", bound="PresetEntry")
+
+# pydantic collects all errors of a value, each of about 600 bytes. So these stop at the first one.
+Items = Annotated[list[Item], Field(fail_fast=True)]
 
 
 class PresetEntry(BaseModel):
@@ -31,10 +44,20 @@ class PresetEntry(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _text(cls, value: Any) -> Any:
+        if isinstance(value, dict) and len(value) > len(cls.model_fields):
+            raise ValueError(f"may have {', '.join(cls.model_fields)}, and no other fields")
         return {"text": value} if isinstance(value, str) else value
 
 
-Entry = TypeVar("Entry", bound=PresetEntry)
+def _check_count(entries: Any) -> Any:
+    if isinstance(entries, dict) and len(entries) > _MAX_PRESETS:
+        raise ValueError(f"has {len(entries):,} presets; the limit is {_MAX_PRESETS:,}")
+    return entries
+
+
+PresetFile = Annotated[
+    dict[Annotated[str, Field(min_length=1, max_length=100)], Entry], BeforeValidator(_check_count)
+]
 
 
 def read_presets(file: Path, entries: TypeAdapter[dict[str, Entry]]) -> Mapping[str, Entry]:
@@ -49,7 +72,7 @@ def read_presets(file: Path, entries: TypeAdapter[dict[str, Entry]]) -> Mapping[
         return entries.validate_json(content)
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
-        place = printable(".".join(str(part) for part in problem["loc"]))
+        place = printable(".".join(str(part) for part in problem["loc"]))[:_SHOWN]
         reason = problem["msg"].removeprefix("Value error, ")
         raise SettingsError(
             f"{file} should be a JSON object of texts by name: {place or 'it'}: {reason}"

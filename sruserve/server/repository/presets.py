@@ -1,9 +1,9 @@
 """Presets: named prefixes whose states are computed once, when their model is loaded."""
 
 from collections.abc import Mapping
-from typing import Annotated, Self
+from typing import Self
 
-from pydantic import Field, TypeAdapter, model_validator
+from pydantic import TypeAdapter, model_validator
 
 from sruserve.model.folder_files import PRESETS_FILE
 from sruserve.server.engine.job import SequenceInput, Snapshot, StateOutput
@@ -13,9 +13,9 @@ from sruserve.server.repository.encoding import encode_features, encode_input
 from sruserve.server.repository.passage import DocumentPreset
 from sruserve.server.repository.preset_file import (
     MAX_PRESET_BYTES,
-    MAX_PRESETS,
+    Items,
     PresetEntry,
-    PresetName,
+    PresetFile,
     compute,
     read_presets,
 )
@@ -26,8 +26,8 @@ from sruserve.server.settings import SettingsError
 class Prefix(PresetEntry):
     """The beginning of a stream: one of these fields, or a text alone."""
 
-    ids: list[int] | None = None
-    features: list[list[float]] | None = None
+    ids: Items[int] | None = None
+    features: Items[Items[float]] | None = None
 
     @model_validator(mode="after")
     def _is_one(self) -> Self:
@@ -36,9 +36,7 @@ class Prefix(PresetEntry):
         return self
 
 
-_FILE: TypeAdapter[dict[str, Prefix]] = TypeAdapter(
-    Annotated[dict[PresetName, Prefix], Field(max_length=MAX_PRESETS)]
-)
+_FILE: TypeAdapter[dict[str, Prefix]] = TypeAdapter(PresetFile[Prefix])
 
 
 def compute_presets(

@@ -17,6 +17,7 @@ BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,image/webp,*/*;
         "text/html;level=1, application/json;q=0.9",
         "application/json;q=0.2, text/html ; q=0.3",
         "text/html;q=0.1, */*;q=0.0",
+        "text/html" + ";" * 1015,
     ],
 )
 def test_a_header_that_ranks_html_first(accept: str) -> None:
@@ -39,6 +40,8 @@ def test_a_header_that_ranks_html_first(accept: str) -> None:
         ",;=,;q",
         "image/png",
         "," * 1000 + "text/html",
+        "text/html" + ";" * 1016,
+        "text/html," * 103,
     ],
 )
 def test_a_header_that_does_not(accept: str) -> None:
@@ -50,6 +53,8 @@ def test_a_coding_that_is_accepted(header: str) -> None:
     assert accepts(header, "gzip")
 
 
-@pytest.mark.parametrize("header", ["", "br", "gzip;q=0", "gzip;q=0.0, br", "x-gzip", "gzip;q=a"])
+@pytest.mark.parametrize(
+    "header", ["", "br", "gzip;q=0", "gzip;q=0.0, br", "x-gzip", "gzip;q=a", "gzip" + "," * 1021]
+)
 def test_a_coding_that_is_not(header: str) -> None:
     assert not accepts(header, "gzip")

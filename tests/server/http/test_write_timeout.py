@@ -62,11 +62,13 @@ class Connection(WriteTimeout, Base):
     def close(self) -> None:
         self.closing = True
 
-    def turn(self, seconds: float) -> None:
+    def turn(self, seconds: float, size: int = 48 << 10) -> None:
         """The client takes what the transport holds within so many seconds."""
+        self.unsent = size
         self.pause_writing()
         self.clock.wait(seconds)
         if not self.aborted:
+            self.unsent = 0
             self.resume_writing()
 
 
@@ -79,10 +81,11 @@ def test_a_client_that_takes_nothing_is_hung_up_on() -> None:
     assert connection.aborted
 
 
-def test_a_client_that_reads_at_a_modest_rate_may_take_for_ever() -> None:
+@pytest.mark.parametrize(("seconds", "size"), [(2.9, 48 << 10), (7.9, 128 << 10)])
+def test_a_client_that_reads_at_a_modest_rate_may_take_for_ever(seconds: float, size: int) -> None:
     connection = Connection()
     for _ in range(10_000):
-        connection.turn(2.9)  # 48 KiB
+        connection.turn(seconds, size)
     assert not connection.aborted
 
 

@@ -3,17 +3,21 @@
 import asyncio
 import json
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from pydantic import TypeAdapter
 
 from sruserve.model.folder import load_model
 from sruserve.model.heads.config import HeadConfig
 from sruserve.server.lifecycle import Lifecycle
-from sruserve.server.repository.presets import compute_presets
+from sruserve.server.repository.document_presets import DocumentEntry
+from sruserve.server.repository.preset_file import PresetFile, read_presets
+from sruserve.server.repository.presets import Prefix, compute_presets
 from sruserve.server.settings import SettingsError, load_settings
 from tests.server.conftest import CHARACTERS, LABELS, TAGS, TEXT, WORDS, Serve, words_vocabulary
 from tests.support import save_random_model
@@ -138,7 +142,9 @@ def test_presets_are_listed_and_an_unknown_one_is_told(client: httpx.Client) -> 
         (SPELLED, {"a": {"text": "who", "ids": [1]}}, "one of 'text', 'ids' and 'features'"),
         (SPELLED, {"": "who"}, "presets.json should be a JSON object of texts"),
         (SPELLED, ["who"], "presets.json should be a JSON object of texts"),
-        (SPELLED, {str(i): "who" for i in range(1025)}, "at most 1024 items"),
+        (SPELLED, {str(i): "who" for i in range(1025)}, "has 1,025 presets; the limit is 1,024"),
+        (SPELLED, {"x" * 5000: "who"}, "presets.json should be .{,300}$"),
+        (SPELLED, {"a": {"text": "who", "b": 1, "c": 1, "d": 1}}, "may have text, ids, features,"),
         (SPELLED, {"\x1b[2J": 5}, r"\\x1b\[2J"),
         ({"vocab_size": 9}, {"a": "who"}, "preset 'a': m has no vocabulary"),
         ({"input_size": 2}, {"a": {"features": [[1.0]]}}, "must have 2 numbers"),
@@ -172,6 +178,36 @@ def test_a_large_file_of_presets_is_not_read(tmp_path: Path) -> None:
     starting = Lifecycle(load_settings(model_folders=(folder,)))
     with pytest.raises(SettingsError, match=r"presets\.json: it has .* the limit is 16,777,216"):
         asyncio.run(starting.start())
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [TypeAdapter(PresetFile[Prefix]), TypeAdapter(PresetFile[DocumentEntry])],
+    ids=["prefixes", "documents"],
+)
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {str(i): i for i in range(40_000)},
+        {"a": {str(i): i for i in range(40_000)}},
+        {"a": {"ids": ["x"] * 40_000, "words": [0] * 40_000}},
+        {"a": {"features": [["x"] * 40_000], "pos": [0] * 40_000}},
+        {"a": {"features": [["x"]] * 40_000, "lemmas": [0] * 40_000}},
+    ],
+    ids=["presets", "fields", "ids", "numbers", "rows"],
+)
+def test_a_file_of_many_errors_takes_little_memory_to_refuse(
+    tmp_path: Path, wrong: Any, entries: TypeAdapter[Any]
+) -> None:
+    write(tmp_path, wrong)
+    tracemalloc.start()
+    try:
+        with pytest.raises(SettingsError):
+            read_presets(tmp_path / "presets.json", entries)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 16 << 20
 
 
 def test_presets_whose_states_are_large_together_are_refused(tmp_path: Path) -> None:

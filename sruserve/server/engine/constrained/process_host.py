@@ -70,19 +70,28 @@ class GrammarHost:
         if self._requested_at and monotonic() - self._requested_at > self.hang_seconds:
             _log.error("the helper for grammars starts no process; replacing it")
             self.close()
-        with theirs:
-            for _ in range(2):  # the helper may have been killed
-                try:
-                    control = self._running()
-                    if control is None:
-                        control = await run_in_thread("grammars", self._start)
-                    socket.send_fds(control, [COMMAND.pack(FORK)], [theirs.fileno()])
-                    self._requested_at = self._requested_at or monotonic()
-                    return ours
-                except (OSError, NoProcess) as error:  # the helper ended, or no thread starts
-                    _log.error("cannot request a process of the helper for grammars: %s", error)
-                    self.close()
-        ours.close()
+        try:
+            with theirs:
+                await self._request(theirs)
+        except BaseException:  # also of a caller that leaves while the helper starts
+            ours.close()
+            raise
+        return ours
+
+    async def _request(self, channel: socket.socket) -> None:
+        """Request a process that has one end of a socket; raises `NoProcess`."""
+        for _ in range(2):  # the helper may have been killed
+            try:
+                control = self._running()
+                if control is None:
+                    control = await run_in_thread("grammars", self._start)
+                socket.send_fds(control, [COMMAND.pack(FORK)], [channel.fileno()])
+            except (OSError, NoProcess) as error:  # the helper ended, or no thread starts
+                _log.error("cannot request a process of the helper for grammars: %s", error)
+                self.close()
+            else:
+                self._requested_at = self._requested_at or monotonic()
+                return
         raise NoProcess
 
     def started(self) -> None:

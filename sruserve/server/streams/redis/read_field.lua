@@ -1,5 +1,6 @@
--- Read a field of a stream.
--- ARGV: field, longest
+-- Read a field of a taken stream. Another holder may have changed it meanwhile.
+-- ARGV: field, longest, who has it
 
-local field, max_bytes = unpack(ARGV)
+local field, max_bytes, holder = unpack(ARGV)
+if redis.call('HGET', stream, 'by') ~= holder then return LEASE_LOST end
 return read(field, max_bytes)

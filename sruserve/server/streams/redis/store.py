@@ -340,7 +340,12 @@ class RedisStore:
         return str(token, "ascii")
 
     async def _field(self, record: StreamRecord, name: str) -> bytes:
-        reply = await self._run(scripts.READ_FIELD, _key(record), name, self._max_field_bytes)
+        """A field of a taken stream; raises if another server has taken it meanwhile."""
+        key = _key(record)
+        arguments = name, self._max_field_bytes, self._taken[key].lease
+        reply = await self._run(scripts.READ_FIELD, key, *arguments)
+        if reply == Status.LEASE_LOST:
+            raise lease_lost()
         if not isinstance(reply, bytes):
             raise self._client.bad_reply()
         return reply

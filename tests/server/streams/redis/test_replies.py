@@ -7,7 +7,7 @@ import pytest
 import redis
 
 from sruserve.server.auth import Tenant
-from sruserve.server.errors import Overloaded
+from sruserve.server.errors import Overloaded, StoreUnavailable
 from sruserve.server.key_entries import KeyEntry
 from sruserve.server.repository.catalogue import Catalogue
 from sruserve.server.streams.redis import scripts
@@ -70,6 +70,28 @@ def test_only_a_repeat_reads_the_stored_reply(
             statistics: Any = client.info("commandstats")
             assert "cmdstat_hget" not in statistics, "a busy stream is not read"
             client.delete(f"sruserve:lease:{'0' * 32}:{stream}")
+        await streams.delete(served.tenant, stream)
+
+    run(test)
+
+
+@only_redis
+def test_a_server_that_was_paused_blames_no_writer_of_redis_for_a_later_step(
+    run: Run, redis_port: int
+) -> None:
+    async def test(streams: Streams, catalogue: Catalogue) -> None:
+        served, store = catalogue.with_states("characters"), streams._store
+        stream = (await streams.create(served, None)).id
+        for number in (1, 2):
+            await streams.step(served, stream, number, b"a", write)
+        record = await store.take(served.tenant, stream, step=2)  # a repeat, or a fork
+        assert record is not None
+        with redis.Redis(port=redis_port, db=DB) as client:
+            client.hset(f"sruserve:stream:{'0' * 32}:{stream}", "by", "-another")
+        for reading in (store.reply(record), store.state(served, record)):
+            with pytest.raises(StoreUnavailable, match="another replica has taken the stream"):
+                await reading
+        await store.release(record, used=False)
         await streams.delete(served.tenant, stream)
 
     run(test)
