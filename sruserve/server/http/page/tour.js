@@ -97,7 +97,8 @@ export class Tour {
       `It would fill ${Math.round(length / PRINTED_PAGE)} printed pages ` +
         "(a few sentences, over and over, the last one unfinished). " +
         `All that the model keeps of it is a memory of ${bytes(size)}. ` +
-        "The server gave it to this page, and kept nothing.",
+        "The server gave it to this page, encrypted, and kept nothing. " +
+        "Any copy of the server can go on from it.",
     );
     this.#draw(this.long);
     this.#compare(["The memory", bytes(size), size / length], ["The text", bytes(length), 1]);

@@ -53,6 +53,7 @@ def test_a_long_text_leaves_a_small_memory(still: Visitor) -> None:
     assert request["body"]["more"]
     assert "89 printed pages (a few sentences, over and over, the last one unfinished)." in caption
     assert f"is a memory of {size}." in caption
+    assert caption.endswith("encrypted, and kept nothing. Any copy of the server can go on from it.")
     assert still.evaluate(SHOWN.format("#tour-sums dd")) == [size, "160 kB"]
 
 
