@@ -76,7 +76,9 @@ export class Generate {
     const start = { at: 0, state: null, seed };
     const interval = this.#interval(options.model);
     const stream = new TextStream(this.api, options, elements.prompt.value, [start], interval);
-    this.#add(stream, seed).run();
+    const lane = this.#add(stream, seed);
+    lane.run();
+    lane.reveal();
   }
 
   /** Characters between two states: more of them where a state is large. */

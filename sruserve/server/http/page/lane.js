@@ -1,6 +1,6 @@
 // One stream on the page: its text, its state, and what can be done with it.
 
-import { element, say } from "./dom.js";
+import { element, prefersStillness, say } from "./dom.js";
 import { bytes } from "./format.js";
 import { isOnlyHere, linkTo } from "./link.js";
 import { isRefusedState } from "./refused.js";
@@ -89,13 +89,13 @@ export class Lane {
         this.status,
       ),
       this.text,
-      this.canvas,
-      this.caption,
       element("label", { class: "back-to" }, goBack, this.slider, this.where),
       element("div", { class: "buttons" }, this.go, this.forkButton, this.linkButton),
       this.link,
       this.copied,
       this.problem,
+      this.canvas,
+      this.caption,
     );
   }
 
@@ -145,6 +145,12 @@ export class Lane {
     else say(this.problem, error.message);
   }
 
+  /** Bring it into view. */
+  reveal() {
+    const behavior = prefersStillness() ? "auto" : "smooth";
+    this.element.scrollIntoView({ behavior, block: "nearest" });
+  }
+
   /** Show the end of the text. */
   showEnd() {
     this.text.scrollTop = this.text.scrollHeight;
@@ -190,7 +196,11 @@ export class Lane {
       if (this.link.hidden || this.link.value !== link) return;
       const who = isCopied ? "Copied. Whoever opens it" : "Whoever opens this link";
       const where = isOnlyHere() ? " It works only on this computer." : "";
-      say(this.copied, `${who} continues from here (${bytes(link.length)}).${where}`);
+      say(
+        this.copied,
+        `${who} continues from here (${bytes(link.length)}).${where} The text is in the link so ` +
+          "that your friend can see it; the server gets only the memory.",
+      );
     } catch (error) {
       this.fail(error);
     }

@@ -47,15 +47,15 @@ function row(model, last, now) {
     cell("Task", model.task),
     cell("Version", model.version),
     cell("Computes in", model.dtype),
-    cell("State", state(model)),
+    cell("Memory", memory(model)),
     cell("Requests/s", Number.isFinite(rate) ? rate.toFixed(1) : "–"),
     cell("p99", duration(p99)),
   ];
   return element("tr", {}, ...cells);
 }
 
-/** The size of a state. */
-function state(model) {
+/** The size of a memory. */
+function memory(model) {
   if (!model.streams) return "reads whole inputs";
   return model.task === "translate" ? "grows with its text" : bytes(model.state_bytes);
 }

@@ -1,7 +1,7 @@
 // The tour: what is special here, in a few steps that each wait for a click.
 
 import { byId, element, prefersStillness, say } from "./dom.js";
-import { bytes, characters, grouped, percent } from "./format.js";
+import { bytes, characters, duration, grouped, percent } from "./format.js";
 
 const LENGTH = 160_000; // of the long text, in characters
 const PRINTED_PAGE = 1800; // characters
@@ -10,6 +10,8 @@ const KEYSTROKE_MS = 350;
 const BEGINNING = "JULIET:\nGood night, good night! And when the morning comes, ";
 const ENDINGS = [3, 6, 2]; // seeds of the sampler
 const ENDING = { temperature: 0.5, max_tokens: 140 };
+const SENT =
+  "Each letter is sent with the memory, and a new memory comes back; the long text stays here.";
 
 /** Shows what a memory is good for. classifiers, generators: models that can stream. */
 export class Tour {
@@ -27,7 +29,11 @@ export class Tour {
     const start = byId("tour-start");
     start.hidden = !this.steps.length;
     start.disabled = false;
-    start.addEventListener("click", () => this.#show(0));
+    start.addEventListener("click", () => {
+      this.#show(0);
+      this.next.focus({ preventScroll: true });
+      start.hidden = true;
+    });
     this.next.addEventListener("click", () => {
       if (this.next.ariaDisabled !== "true") this.#act();
     });
@@ -37,6 +43,7 @@ export class Tour {
   #close(then) {
     this.#abort.abort();
     byId("tour").hidden = true;
+    byId("tour-start").hidden = false;
     then.focus();
   }
 
@@ -97,7 +104,8 @@ export class Tour {
       `It would fill ${Math.round(length / PRINTED_PAGE)} printed pages ` +
         "(a few sentences, over and over, the last one unfinished). " +
         `All that the model keeps of it is a memory of ${bytes(size)}. ` +
-        "The server gave it to this page, and kept nothing.",
+        "The server gave it to this page, encrypted, and kept nothing. " +
+        "Any copy of the server can go on from it.",
     );
     this.#draw(this.long);
     this.#compare(["The memory", bytes(size), size / length], ["The text", bytes(length), 1]);
@@ -105,11 +113,7 @@ export class Tour {
 
   async #typeOn(signal) {
     const { long, typed, model } = this;
-    this.#say(
-      "Now somebody types on.",
-      "Each letter is sent with the memory, and a new memory comes back. " +
-        "The long text is not sent.",
-    );
+    this.#say("Now somebody types on.", SENT);
     const skipped = new Promise((skip) => {
       this.#offer("Skip", skip);
       if (prefersStillness()) skip();
@@ -131,32 +135,42 @@ export class Tour {
     const isDemo = model.id.startsWith("question-type") && label === "human";
     this.#say(
       "Somebody typed on.",
-      `The model read ${characters(typed.length)} and nothing else. ` +
+      `${SENT} Read: ${characters(typed.length)}. ` +
         (isDemo
-          ? "This demo model tells what kind of answer a question asks for: " +
-            "a person (label “human”)"
-          : `(${model.description ?? model.id}) It answers “${label}”`) +
-        `, ${percent(score)} sure. Would it say so after reading everything again?`,
+          ? "The answer: this asks for a person (label “human”)"
+          : `(${model.description ?? model.id}) The answer: “${label}”`) +
+        `, ${percent(score)} sure. Would it be the same after reading everything again?`,
     );
   }
 
   async #check(signal) {
     const { long, typed } = this;
     const text = long + typed;
-    const again = await this.#classify(text, null, false, signal);
+    const timed = async (input, state) => {
+      const start = performance.now();
+      const reply = await this.#classify(input, state, false, signal);
+      return { ...reply, seconds: (performance.now() - start) / 1000 };
+    };
+    const kept = await timed(typed, this.memory);
+    const again = await timed(text, null);
     const alone = await this.#classify(typed, null, false, signal);
-    const isSame = JSON.stringify(again.scores) === JSON.stringify(this.answer.scores);
+    const expected = JSON.stringify(this.answer.scores);
+    const isSame = [kept, again].every(({ scores }) => JSON.stringify(scores) === expected);
     this.#say(
       isSame ? "The same answer, to the last digit." : "Not the same answer.",
-      (isSame ? "The memory lost nothing. " : "") +
-        `Without it, the model has forgotten all but “${typed}”.`,
+      (isSame
+        ? "The memory is not a copy of the text. It is all that the model makes of a text, " +
+          "so going on from it is the same as reading everything again. "
+        : "") +
+        `With only “${typed}” and no memory, the ` +
+        (alone.label === again.label ? "model knows nothing of the rest." : "answer is wrong."),
     );
-    const row = (name, { length }, { label, score }) => [
-      `${name}: ${characters(length)} read`,
+    const row = (name, { length }, { label, score, seconds }) => [
+      `${name}: ${characters(length)} read${seconds ? `, in ${duration(seconds)}` : ""}`,
       `“${label}”, ${100 * score} % sure`,
     ];
     this.#compare(
-      row("With the memory", typed, this.answer),
+      row("With the memory", typed, kept),
       row("Without it, everything again", text, again),
       row("Without it, only what is new", typed, alone),
     );
@@ -171,13 +185,13 @@ export class Tour {
     const texts = await Promise.all(
       ENDINGS.map((seed) => write({ prompt: "", state, seed, ...ENDING })),
     );
+    const isDemo = this.generators[0].id.startsWith("shakespeare");
     this.#say(
-      "One memory, three endings.",
-      "A model that writes has read this beginning, once. " +
-        "Three copies of its memory went on, each from exactly there. " +
-        (this.model ? "This is another model: its memory" : "Its memory") +
-        ` takes ${bytes(state.length)}, for a line as for a book. ` +
-        "In the tab Generate you can send one to somebody as a link.",
+      "A memory can be copied.",
+      `${this.model ? "Another" : "A"} model, which writes${isDemo ? " like Shakespeare" : ""}, ` +
+        "read the shaded lines once. " +
+        `From three copies of its memory (${bytes(state.length)} each) it wrote three endings.` +
+        (isDemo ? " (A small demonstration: do not expect sense.)" : ""),
     );
     this.#draw(BEGINNING);
     this.text.append(...texts.map(({ text }) => element("span", { class: "ending" }, words(text))));

@@ -58,7 +58,8 @@ function sentence(read, whole, state) {
 function inBytes(state, text) {
   return state < text
     ? `A memory of at most ${bytes(state)} travels, and not a text of ${bytes(text)}.`
-    : "In a text as short as this, the memory saves reading, and not yet sending.";
+    : "The memory is larger than a text as short as this; " +
+        `it pays from about ${bytes(state)} of text on.`;
 }
 
 function characterCount(text) {

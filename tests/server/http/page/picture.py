@@ -90,7 +90,7 @@ def main() -> None:
         visitor.click(".lane button", "Fork here")
         wait_idle(visitor, 3)
         wait_drawn(visitor, 420)
-        _take(visitor, "page-generate.png", 1120)
+        _take(visitor, "page-generate.png", 1200)
 
 
 if __name__ == "__main__":

@@ -89,6 +89,24 @@ def test_a_seed_gives_the_text_of_the_api(visitor: Visitor, demo: httpx.Client) 
     assert visitor.text(".lane .status") == "memory 13 kB"
 
 
+@pytest.mark.parametrize(("width", "height"), [(375, 740), (1280, 800)])
+def test_a_text_that_is_written_is_in_view_with_its_buttons(
+    visitor: Visitor, width: int, height: int
+) -> None:
+    visitor.page.call(
+        "Emulation.setDeviceMetricsOverride",
+        width=width, height=height, deviceScaleFactor=1, mobile=width < 600,
+    )  # fmt: skip
+    try:
+        visitor.open()
+        write(visitor, prompt="ROMEO:", seed=7, max_tokens=20)
+        for part in (".text", ".buttons"):
+            place = f"document.querySelector('.lane {part}').getBoundingClientRect()"
+            visitor.wait(f"{place}.top >= 0 && {place}.bottom <= {height}")
+    finally:
+        visitor.page.call("Emulation.clearDeviceMetricsOverride")
+
+
 def test_a_stopped_text_continues_as_if_it_had_not_stopped(
     visitor: Visitor, demo: httpx.Client
 ) -> None:
@@ -209,7 +227,8 @@ def test_a_link_continues_exactly_there(visitor: Visitor, demo: httpx.Client) ->
     link = link_of(visitor)
     size = visitor.evaluate(f"import('/page/format.js').then(({{ bytes }}) => bytes({len(link)}))")
     assert visitor.text(".lane .copied").endswith(
-        f" continues from here ({size}). It works only on this computer."
+        f" continues from here ({size}). It works only on this computer. "
+        "The text is in the link so that your friend can see it; the server gets only the memory."
     )
     address, _, fragment = link.partition("#")
     assert address == f"{visitor.url}/"

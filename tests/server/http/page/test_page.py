@@ -91,6 +91,8 @@ def test_models_show_their_state_and_what_they_do_now(visitor: Visitor, demo: ht
     name, *facts = visitor.evaluate(row)[:5]
     assert name.startswith("question-type Says what a question asks for")
     assert facts == ["classify", "1", "float32", "1.5 kB"]
+    heads = "[...document.querySelectorAll('.models thead th')].map((one) => one.textContent)"
+    assert visitor.evaluate(heads)[4] == "Memory"
 
     def busy() -> list[str]:
         demo.post("/v1/classify", json={"model": "question-type", "input": "Who?"})

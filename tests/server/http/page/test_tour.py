@@ -1,5 +1,6 @@
 """The tour shows step by step what a memory is good for, with the server's own answers."""
 
+import re
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
@@ -53,6 +54,9 @@ def test_a_long_text_leaves_a_small_memory(still: Visitor) -> None:
     assert request["body"]["more"]
     assert "89 printed pages (a few sentences, over and over, the last one unfinished)." in caption
     assert f"is a memory of {size}." in caption
+    assert caption.endswith(
+        "encrypted, and kept nothing. Any copy of the server can go on from it."
+    )
     assert still.evaluate(SHOWN.format("#tour-sums dd")) == [size, "160 kB"]
 
 
@@ -63,11 +67,12 @@ def test_each_letter_goes_with_the_memory_and_without_the_text(still: Visitor) -
     for before, after in pairwise([first, *letters, end]):
         assert after["body"]["state"] == before["reply"]["results"][0]["state"]
     assert (end["body"]["input"], end["body"]["more"]) == ("", False)
-    assert caption.startswith("Somebody typed on. The model read 7 characters and nothing else.")
-    assert (
-        "This demo model tells what kind of answer a question asks for: "
-        "a person (label \u201chuman\u201d), 94.6 % sure."
-    ) in caption
+    assert caption == (
+        "Somebody typed on. Each letter is sent with the memory, and a new memory comes back; "
+        "the long text stays here. Read: 7 characters. "
+        "The answer: this asks for a person (label \u201chuman\u201d), 94.6 % sure. "
+        "Would it be the same after reading everything again?"
+    )
     assert still.evaluate(SHOWN.format("#tour-sums dd")) == ["7", f"{LENGTH + 7:,}"]
     assert still.text("#tour-text").endswith(f" {BEFORE}{TYPED}")
 
@@ -76,7 +81,8 @@ def test_the_answers_with_and_without_the_memory_stand_side_by_side(
     still: Visitor, demo: httpx.Client
 ) -> None:
     caption = show(still, 3)
-    first, *_, whole, alone = sent(still, CLASSIFY)
+    first, second, *_, kept, whole, alone = sent(still, CLASSIFY)
+    assert (kept["input"], kept["state"]) == (TYPED, second["state"])
     assert (whole["input"], whole["state"]) == (first["input"] + TYPED, None)
     assert (alone["input"], alone["state"]) == (TYPED, None)
     answers = [classified(demo, body["input"]) for body in (whole, alone)]
@@ -85,14 +91,21 @@ def test_the_answers_with_and_without_the_memory_stand_side_by_side(
     )
     assert [each["label"] for each in answers] == ["human", "number"]
     assert still.evaluate(SHOWN.format("#tour-sums dd")) == [expected, expected, other]
-    assert still.evaluate(SHOWN.format("#tour-sums dt")) == [
-        "With the memory: 7 characters read",
-        f"Without it, everything again: {LENGTH + 7:,} characters read",
-        "Without it, only what is new: 7 characters read",
-    ]
+    rows, times = zip(
+        *(row.split(" read") for row in still.evaluate(SHOWN.format("#tour-sums dt"))),
+        strict=True,
+    )
+    assert rows == (
+        "With the memory: 7 characters",
+        f"Without it, everything again: {LENGTH + 7:,} characters",
+        "Without it, only what is new: 7 characters",
+    )
+    assert all(re.fullmatch(r", in [\d.]+ m?s", time) for time in times[:2])
+    assert times[2] == ""
     assert caption == (
-        "The same answer, to the last digit. The memory lost nothing. "
-        "Without it, the model has forgotten all but \u201cHamlet?\u201d."
+        "The same answer, to the last digit. The memory is not a copy of the text. "
+        "It is all that the model makes of a text, so going on from it is the same as reading "
+        "everything again. With only \u201cHamlet?\u201d and no memory, the answer is wrong."
     )
 
 
@@ -105,7 +118,7 @@ def test_an_answer_that_differs_is_not_called_the_same(still: Visitor) -> None:
     )
     still.click("#tour-next")
     still.wait(IS_SHOWN)
-    assert still.text("#tour-caption").startswith("Not the same answer. Without it")
+    assert still.text("#tour-caption").startswith("Not the same answer. With only")
 
 
 def test_three_endings_go_on_from_one_memory_and_end_with_a_word(
@@ -126,7 +139,11 @@ def test_three_endings_go_on_from_one_memory_and_end_with_a_word(
         assert text[len(ending)].isspace()
     size = in_words(still, len(state))
     caption = still.text("#tour-caption")
-    assert f" This is another model: its memory takes {size}, for a line as for a book." in caption
+    assert caption == (
+        "A memory can be copied. Another model, which writes like Shakespeare, "
+        f"read the shaded lines once. From three copies of its memory ({size} each) "
+        "it wrote three endings. (A small demonstration: do not expect sense.)"
+    )
 
 
 def test_the_tour_ends_where_one_can_try_it(still: Visitor) -> None:
@@ -139,9 +156,12 @@ def test_the_tour_ends_where_one_can_try_it(still: Visitor) -> None:
 
 def test_closing_gives_the_focus_back_to_the_button_that_opened(still: Visitor) -> None:
     show(still, 1)
+    assert still.evaluate("document.querySelector('#tour-start').hidden")
+    assert still.evaluate("document.activeElement.id") == "tour-next"
     still.click("#tour-close")
     assert still.evaluate("document.querySelector('#tour').hidden")
     assert still.evaluate("document.activeElement.id") == "tour-start"
+    assert not still.evaluate("document.querySelector('#tour-start').hidden")
 
 
 def test_the_tour_says_that_the_model_reads(still: Visitor) -> None:

@@ -95,7 +95,8 @@ def test_a_keystroke_sends_what_is_new_and_the_state_of_the_last_reply(visitor: 
         f"A memory of {in_words(visitor, states[-2])} stood for the others."
     )
     assert visitor.text("#classify-sums").endswith(
-        "In a text as short as this, the memory saves reading, and not yet sending."
+        "The memory is larger than a text as short as this; "
+        f"it pays from about {in_words(visitor, max(states))} of text on."
     )
 
 
