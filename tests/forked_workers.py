@@ -62,6 +62,7 @@ def _run(code: str, passed: Sequence[int], mask: set[int | signal.Signals]) -> N
 def _forget(passed: Sequence[int]) -> None:
     """Forget what an interpreter does not inherit."""
     atexit._clear()
+    atexit.register(logging.shutdown)  # as at its import, so that no line is lost at the end
     signal.set_wakeup_fd(-1, warn_on_full_buffer=False)
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):

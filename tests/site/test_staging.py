@@ -42,8 +42,8 @@ def test_a_link_to_a_file_that_is_no_page_is_text_or_leads_to_the_repository(
 
 def test_a_link_that_shows_the_name_of_a_file_shows_the_title_of_its_page(sources: Path) -> None:
     overview = read(sources, "overview")
-    assert "[Settings](settings.md): every setting" in overview
-    assert "docs/settings.md]" not in overview
+    assert "([Security](security.md))" in overview
+    assert "docs/security.md]" not in overview
 
 
 def test_a_notebook_is_a_page_of_its_texts_and_programs(sources: Path) -> None:
