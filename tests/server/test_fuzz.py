@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sruserve.server.app import Application
-from tests.memory import least_growth, malloc_bytes, python_blocks
+from tests.memory import grows_by_less, malloc_bytes, python_blocks
 from tests.server.conftest import Serve
 from tests.server.observing import metric, until
 
@@ -402,5 +402,9 @@ def leave_nothing_behind(client: httpx.Client) -> None:
 
     round_of_them(10)
     samples = len(client.get("/metrics").text)
-    assert least_growth(malloc_and_blocks, lambda: round_of_them(100)) < 32_000, "64 B a request"
+    round_of_them(100)
+    # other threads of the process may allocate meanwhile, but what a request leaves, each leaves
+    assert grows_by_less(32_000, malloc_and_blocks, lambda: round_of_them(100), runs=10), (
+        "64 B a request"
+    )
     assert len(client.get("/metrics").text) - samples < 2000
