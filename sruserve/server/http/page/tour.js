@@ -50,7 +50,9 @@ export class Tour {
   #tryIt() {
     const panel = this.generators.length ? "generate" : "classify";
     byId(`tab-${panel}`).click();
-    this.#close(byId(panel).querySelector("textarea"));
+    const field = byId(panel).querySelector("textarea");
+    this.#close(field);
+    field.select(); // so that what is typed takes the place of the example
   }
 
   /** Let the first button say and do something; without `act`, it waits. */

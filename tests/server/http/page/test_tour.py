@@ -152,6 +152,8 @@ def test_the_tour_ends_where_one_can_try_it(still: Visitor) -> None:
     assert still.evaluate("document.querySelector('#tour').hidden")
     assert not still.evaluate("document.querySelector('#generate').hidden")
     assert still.evaluate("document.activeElement.name") == "prompt"
+    still.type("Dear pupils")
+    assert still.evaluate("document.activeElement.value") == "Dear pupils"
 
 
 def test_closing_gives_the_focus_back_to_the_button_that_opened(still: Visitor) -> None:
