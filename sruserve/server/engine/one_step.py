@@ -136,7 +136,7 @@ class OneStep:
         A part may be computed in smaller ones than all inputs, because it has fewer rows.
         """
         rows = int(offsets[-1])
-        max_rows = self._network.rows_at_once(rows, int(np.diff(offsets).max()))
+        max_rows = self._network.rows_at_once(rows, int((offsets[1:] - offsets[:-1]).max()))
         if rows <= max_rows:
             return self._run(packed, offsets)
         results: list[NDArray[np.float32]] = []
