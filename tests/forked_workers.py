@@ -53,10 +53,12 @@ def _run(code: str, passed: Sequence[int], mask: set[int | signal.Signals]) -> N
     except BaseException:
         traceback.print_exc()
     finally:
-        atexit._run_exitfuncs()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status if isinstance(status, int) else 1)
+        try:
+            atexit._run_exitfuncs()
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:  # also where nobody reads what it writes: else it would go on as its supervisor
+            os._exit(status if isinstance(status, int) else 1)
 
 
 def _forget(passed: Sequence[int]) -> None:

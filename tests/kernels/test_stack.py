@@ -210,6 +210,9 @@ def test_tensors_that_do_not_fit_are_refused() -> None:
         stack(x, RaggedBatch(batch.offsets[1:], batch.states, batch.source, batch.target))
     with pytest.raises(ValueError, match="offsets"):
         stack(x[1:], batch)
+    nothing = torch.zeros(0, dtype=torch.int64)  # so that 512 rows, enough for slices, are nobody's
+    with pytest.raises(ValueError, match="offsets"):
+        stack(random(512, WIDTH), RaggedBatch(torch.tensor([512]), batch.states, nothing, nothing))
     with pytest.raises(IndexError, match="source and target"):
         stack(x, RaggedBatch(batch.offsets, batch.states[:-1], batch.source, batch.target))
     narrow = batch.states[:, :-2].contiguous()

@@ -94,7 +94,7 @@ class CompiledStack:
             if not (tensor.is_cpu and tensor.is_contiguous()):
                 raise ValueError("stack: every tensor must be contiguous and on the CPU")
         slice_rows, work_rows = 0, rows
-        if rows >= _MIN_SLICED and int(offsets[-1]) == rows:
+        if sequences and rows >= _MIN_SLICED and int(offsets[-1]) == rows:
             longest = longest_of(offsets)
             slice_rows = self.slice_rows(rows, longest)
             if slice_rows:

@@ -127,16 +127,23 @@ class OneStep:
         """The class probabilities of whole inputs of these lengths, (inputs, classes)."""
         self._threads.apply(rows)
         packed: Any = inputs[0] if len(inputs) == 1 else np.concatenate(inputs)
-        offsets = np.array([0, *accumulate(lengths)])
         self._dispatcher.flush()
-        max_rows = self._network.rows_at_once(rows, max(lengths))
+        return self._in_parts(packed, np.array([0, *accumulate(lengths)]))
+
+    def _in_parts(self, packed: Inputs, offsets: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Compute the classes in parts that the network computes at once: else it splits inputs.
+
+        A part may be computed in smaller ones than all inputs, because it has fewer rows.
+        """
+        rows = int(offsets[-1])
+        max_rows = self._network.rows_at_once(rows, int((offsets[1:] - offsets[:-1]).max()))
         if rows <= max_rows:
             return self._run(packed, offsets)
-        parts: list[NDArray[np.float32]] = []
+        results: list[NDArray[np.float32]] = []
         for first, last in _parts(offsets, max_rows):
             begin, end = offsets[first], offsets[last]
-            parts.append(self._run(packed[begin:end], offsets[first : last + 1] - begin))
-        return np.concatenate(parts)
+            results.append(self._in_parts(packed[begin:end], offsets[first : last + 1] - begin))
+        return np.concatenate(results)
 
     def _run(self, packed: Inputs, offsets: NDArray[np.int64]) -> NDArray[np.float32]:
         nowhere = torch.from_numpy(np.full(len(offsets) - 1, -1))

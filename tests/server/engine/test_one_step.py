@@ -24,6 +24,7 @@ from sruserve.server.engine.job import (
     SequenceInput,
     StateOutput,
 )
+from sruserve.server.engine.threads import ThreadPolicy
 from sruserve.server.errors import DeadlineExceeded, EngineFailure, NotFinite
 from tests.server.engine.driver import Driver, Submission
 from tests.server.engine.thousands import CLASSIFIER
@@ -192,6 +193,26 @@ def test_short_inputs_of_several_pieces_are_computed_together(
 
     monkeypatch.setattr(network, "_run", count)
     asyncio.run(run())
+    assert driver.scheduled == 0
+
+
+def test_a_part_too_small_for_its_threads_splits_no_input(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two threads take slices of all inputs, and of the first part, but not of the last one."""
+    monkeypatch.setattr(ThreadPolicy, "is_small", lambda *_: False)
+    lengths = [500] * 10 + [30]  # the last part has 1,030 rows, of pieces of 1,024
+
+    async def run(driver: Watched) -> None:
+        driver.engine.alone = True  # so that one step takes them all
+        driver.go.set()
+        together = await classes(driver.read(*lengths))
+        for length, one in zip(lengths[-2:], together[-2:], strict=True):
+            (alone,) = await classes(driver.read(length))
+            assert np.array_equal(one, alone)
+
+    with Watched(model, EngineConfig(max_batch_tokens=8192, threads=2)) as driver:
+        asyncio.run(run(driver))
     assert driver.scheduled == 0
 
 
