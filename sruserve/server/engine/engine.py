@@ -412,7 +412,8 @@ class Engine(JobEngine):
 
     def _forward(self, batch: Batch, inputs: int) -> list[StepResult]:
         """Compute one step of so many inputs, or a burst of steps if sequences only decode."""
-        self._dispatcher.flush()
+        if self.alone:
+            self._dispatcher.flush()  # see `_delivers_later`
         burst = 1
         if not batch.inputs:
             burst = min(self._burst, *(sequence.burst_limit for sequence in batch.decodes))

@@ -19,6 +19,13 @@
       ...SCRIPTS.match(/\w+/g).map((name) => link("modulepreload", `${name}.js`)),
     );
     await Promise.all([style, rest].map(loaded)); // what comes is never seen without its style
+    if (rest.status !== 200 || !rest.response) {
+      const problem = document.getElementById("start-problem");
+      problem.textContent = "The server did not send the rest of this page. Load it again.";
+      problem.hidden = false;
+      document.body.removeAttribute("aria-busy");
+      return;
+    }
     document.querySelector("main").append(...rest.response.body.childNodes);
     import("/page/app.js");
   };

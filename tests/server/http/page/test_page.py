@@ -259,6 +259,19 @@ def test_the_page_paints_before_it_loads_what_makes_it_work(
         assert len(loaded) == len(set(loaded))
 
 
+def test_a_page_whose_rest_does_not_come_says_so(visitor: Visitor) -> None:
+    visitor.page.call("Network.enable")
+    visitor.page.call("Network.setBlockedURLs", urls=["*/page/rest.html"])
+    try:
+        visitor.page.call("Page.navigate", url=f"{visitor.url}/livez")
+        visitor.page.call("Page.navigate", url=f"{visitor.url}/")
+        visitor.wait("document.querySelector('#start-problem')?.hidden === false")
+        assert visitor.text("#start-problem").endswith("Load it again.")
+        assert visitor.evaluate("document.body.ariaBusy") is None
+    finally:
+        visitor.page.call("Network.setBlockedURLs", urls=[])
+
+
 def test_the_policy_refuses_markup_and_styles_from_scripts(
     demo: httpx.Client, browser: Browser
 ) -> None:
