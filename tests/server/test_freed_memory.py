@@ -15,6 +15,14 @@ from tests.server.conftest import Serve
 MIB = 1 << 20
 
 
+@pytest.fixture(autouse=True)
+def _nothing_spare() -> None:
+    """Give back what earlier tests have freed; else blocks would take it, and nothing would grow."""
+    trim = freed_memory._malloc_trim()
+    assert trim is not None
+    trim(0)
+
+
 def fragments() -> list[bytes]:
     """Blocks of 16 MiB in use, with as much freed between them."""
     blocks = [bytes(64 << 10) for _ in range(512)]
