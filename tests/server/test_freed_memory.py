@@ -17,7 +17,7 @@ MIB = 1 << 20
 
 @pytest.fixture(autouse=True)
 def _nothing_spare() -> None:
-    """Give back what earlier tests have freed; else blocks would take it, and nothing would grow."""
+    """Give back what earlier tests have freed, which blocks would take instead of new memory."""
     trim = freed_memory._malloc_trim()
     assert trim is not None
     trim(0)
