@@ -38,7 +38,8 @@ class RaggedBatch:
     def pieces(self, rows: int) -> Iterator[tuple[int, int, "RaggedBatch"]]:
         """Yield (first row, end row, batch) for runs of at most `rows` packed rows, in order.
 
-        A sequence that crosses a border continues from its own target row, so it must have one.
+        A sequence that crosses a border continues from its own target row. Raises ValueError if it
+        has none: it would begin anew.
         """
         offsets: list[int] = self.offsets.tolist()
         total = offsets[-1]
@@ -58,6 +59,8 @@ class RaggedBatch:
                 last += 1
             source = self.source[first : last + 1]
             if offsets[first] < start:
+                if self.target[first] < 0:
+                    raise ValueError("ragged: a sequence without a target row cannot be cut")
                 source = source.clone()
                 source[0] = self.target[first]
             piece = (self.offsets[first : last + 2] - start).clamp_(0, end - start)

@@ -1,5 +1,6 @@
 """The pieces of a ragged batch."""
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,3 +34,11 @@ def test_pieces_cover_every_row_once_and_carry_the_state(lengths: list[int], row
     assert begun == set(target.tolist())
     for sequence, length in enumerate(lengths):
         assert sum(size for ends, size in covered if ends == sequence + 100) == length
+
+
+def test_a_sequence_that_keeps_no_state_is_not_cut() -> None:
+    nowhere = torch.tensor([-1, -1])
+    batch = RaggedBatch(torch.tensor([0, 2, 6]), torch.zeros(1, 1), nowhere, nowhere)
+    assert len([*batch.pieces(6)]) == 1
+    with pytest.raises(ValueError, match="without a target row cannot be cut"):
+        list(batch.pieces(4))

@@ -54,6 +54,18 @@ class Visitor:
         self.wait(_READY)
         self.page.evaluate(_RECORD)
 
+    @contextmanager
+    def screen(self, width: int, height: int) -> Iterator[None]:
+        """A screen of another size; a narrow one is a phone's."""
+        self.page.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width, height=height, deviceScaleFactor=1, mobile=width < 600,
+        )  # fmt: skip
+        try:
+            yield
+        finally:
+            self.page.call("Emulation.clearDeviceMetricsOverride")
+
     def evaluate(self, program: str) -> Any:
         return self.page.evaluate(program)
 

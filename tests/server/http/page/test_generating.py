@@ -93,18 +93,12 @@ def test_a_seed_gives_the_text_of_the_api(visitor: Visitor, demo: httpx.Client) 
 def test_a_text_that_is_written_is_in_view_with_its_buttons(
     visitor: Visitor, width: int, height: int
 ) -> None:
-    visitor.page.call(
-        "Emulation.setDeviceMetricsOverride",
-        width=width, height=height, deviceScaleFactor=1, mobile=width < 600,
-    )  # fmt: skip
-    try:
+    with visitor.screen(width, height):
         visitor.open()
         write(visitor, prompt="ROMEO:", seed=7, max_tokens=20)
         for part in (".text", ".buttons"):
             place = f"document.querySelector('.lane {part}').getBoundingClientRect()"
             visitor.wait(f"{place}.top >= 0 && {place}.bottom <= {height}")
-    finally:
-        visitor.page.call("Emulation.clearDeviceMetricsOverride")
 
 
 def test_a_stopped_text_continues_as_if_it_had_not_stopped(

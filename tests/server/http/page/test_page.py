@@ -124,19 +124,13 @@ def test_no_panel_is_wider_than_the_screen(visitor: Visitor, tab: str) -> None:
 def test_the_label_of_an_example_is_seen_without_scrolling(
     visitor: Visitor, width: int, height: int
 ) -> None:
-    visitor.page.call(
-        "Emulation.setDeviceMetricsOverride",
-        width=width, height=height, deviceScaleFactor=1, mobile=width < 600,
-    )  # fmt: skip
-    try:
+    with visitor.screen(width, height):
         visitor.open()
         visitor.click("#classify-examples button", "Who wrote")
         visitor.wait("document.querySelector('.bars .best')")
         assert visitor.evaluate("scrollY") == 0
         seen = "document.querySelector('.bars .best').getBoundingClientRect().bottom"
         assert visitor.evaluate(seen) < height
-    finally:
-        visitor.page.call("Emulation.clearDeviceMetricsOverride")
 
 
 def test_the_first_paint_needs_two_fonts_and_waits_for_no_file(visitor: Visitor) -> None:
