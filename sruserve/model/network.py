@@ -120,6 +120,8 @@ class Network(Streamable):
             for name, tensor in tensors.items()
             if tensor.dim() == 2 and (head.tied or not name.startswith("embedding."))
         )
+        if self._compiled is not None:
+            self.weights -= self._compiled.spared
         columns = max(widest(config.input_layers), *(layer.columns for layer in self.layers))
         self.max_step_rows: int | None = None
         self.piece_rows = max(64, min(PIECE_ROWS, PIECE_BYTES // (columns * dtype.itemsize)))

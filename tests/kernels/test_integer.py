@@ -286,6 +286,14 @@ def test_integer_sequences_in_slices_have_the_bits_of_single_ones() -> None:
     check_slices(CompiledStack([rounded_layer(first), second], None))
 
 
+@EACH_FORM
+def test_integer_products_picked_by_id_have_the_bits_of_new_ones(form: dict[str, Any]) -> None:
+    table, ids = random(300, WIDTH, seed=9), torch.arange(sum(LENGTHS)) * 7 % 300
+    stack = CompiledStack([rounded_layer(layer) for layer in stack_of(form)], table)
+    assert stack.spared
+    assert torch.equal(stack(ids, ragged()), stack(table[ids], ragged()))
+
+
 def test_a_stack_refuses_work_memory_that_is_too_small() -> None:
     stack = CompiledStack([rounded_layer(layer) for layer in stack_of(FORMS["sru"])], None)
     stack._row_work -= 1

@@ -165,11 +165,17 @@ def test_chunks_of_a_sequence_have_the_bits_of_the_whole(name: str) -> None:
     assert torch.equal(torch.cat(chunks), whole)
 
 
+def some_ids() -> Tensor:
+    return torch.randint(VOCABULARY, (sum(LENGTHS),), generator=torch.Generator().manual_seed(0))
+
+
 @pytest.mark.parametrize("threads", [1, 2])
-def test_ids_have_the_bits_of_their_rows_with_any_number_of_threads(threads: int) -> None:
-    table = random(VOCABULARY, WIDTH, seed=10)
-    ids = torch.randint(VOCABULARY, (sum(LENGTHS),), generator=torch.Generator().manual_seed(0))
-    stack = CompiledStack(stack_of(FORMS["layer-norm"]), table)
+@pytest.mark.parametrize("max_projected", [0, 1 << 20])
+def test_ids_have_the_bits_of_their_rows_with_any_number_of_threads(
+    threads: int, max_projected: int
+) -> None:
+    table, ids = random(VOCABULARY, WIDTH, seed=10), some_ids()
+    stack = CompiledStack(stack_of(FORMS["layer-norm"]), table, max_projected=max_projected)
     expected = stack(table[ids], ragged())
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
@@ -177,6 +183,40 @@ def test_ids_have_the_bits_of_their_rows_with_any_number_of_threads(threads: int
         assert torch.equal(stack(ids, ragged()), expected)
     finally:
         torch.set_num_threads(before)
+
+
+@EACH_SET
+@EACH_FORM
+def test_products_picked_by_id_have_the_bits_of_new_ones(form: dict[str, Any]) -> None:
+    words = 300  # more than are multiplied together
+    table = random(words, WIDTH, seed=10)
+    ids = torch.randint(words, (sum(LENGTHS),), generator=torch.Generator().manual_seed(0))
+    stack, picked, multiplied = CompiledStack(stack_of(form), table), ragged(), ragged()
+    assert stack.spared
+    assert torch.equal(stack(ids, picked), stack(table[ids], multiplied))
+    assert torch.equal(picked.states, multiplied.states)
+
+
+def test_slices_pick_products_by_id() -> None:
+    table, lengths = random(VOCABULARY, WIDTH), torch.arange(200) % 5 + 1
+    offsets, rows = torch.cat((torch.tensor([0]), lengths.cumsum(0))), torch.arange(200)
+    ids = torch.arange(int(offsets[-1])) % VOCABULARY
+    stack, states = CompiledStack(stack_of(FORMS["sru"]), table), torch.zeros(200, 2 * WIDTH + 1)
+    assert stack.slice_rows(len(ids), 5)
+    batch = RaggedBatch(offsets, states, torch.full_like(rows, -1), rows)
+    assert torch.equal(stack(ids, batch), stack(table[ids], batch))
+
+
+def test_products_are_picked_by_id_from_a_table_that_is_small_enough() -> None:
+    layers, table, ids = stack_of(FORMS["projection"]), random(VOCABULARY, WIDTH), some_ids()
+    numbers = VOCABULARY * 3 * WIDTH
+    picks = CompiledStack(layers, table, max_projected=numbers)
+    multiplies = CompiledStack(layers, table, max_projected=numbers - 1)
+    assert (picks.spared, multiplies.spared) == (WIDTH * 20 + 20 * 3 * WIDTH, 0)
+    expected = picks(ids, ragged())
+    layers[0].linear.weight.zero_()
+    assert torch.equal(picks(ids, ragged()), expected)
+    assert not torch.equal(multiplies(ids, ragged()), expected)
 
 
 def test_only_small_work_memory_is_kept() -> None:

@@ -19,7 +19,7 @@ GATED = struct.Struct("=27q")
 ATTENTION = struct.Struct("=20qd")
 MATRIX = struct.Struct("=8q")
 LAYER = struct.Struct("=10q" + 3 * "3qd" + "10q2d")
-STACK = struct.Struct("=22q")
+STACK = struct.Struct("=23q")
 INTEGER = struct.Struct("=12q")
 DECODER_ATTENTION = struct.Struct("=18qd")
 _CALLS = (
@@ -28,6 +28,7 @@ _CALLS = (
     "attention",
     "product",
     "stack",
+    "project",
     "integer_product",
     "decoder_attention",
 )

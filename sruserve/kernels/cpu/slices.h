@@ -93,3 +93,12 @@ EXPORT int sru_stack(const struct stack *s) {
     else run_parallel(take_slices, &slices, (unsigned)s->threads, 0);
     return OK;
 }
+
+/* Project the rows of `x` by the first layer into `out`, (rows, columns): what a stack picks from by
+ * id instead of projecting a row each time it is read. Writes nothing unless it returns OK.
+ */
+EXPORT int sru_project(const struct stack *s) {
+    if (work_of(s, s->layers, s->rows) > s->work_size) return BAD_WORK;
+    project(s, s->layers, s->x, s->out);
+    return OK;
+}

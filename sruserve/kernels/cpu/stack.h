@@ -25,6 +25,8 @@ struct stack {
     const float *x;     /* (rows, inputs), or NULL: rows of `table` by `ids` */
     const float *table; /* (vocabulary, inputs) */
     const int64_t *ids; /* (rows) */
+    const float *projected; /* (vocabulary, the first layer's columns), `table` as `sru_project`
+                             * computes it, or NULL */
     float *out;         /* (rows, the last layer's width) */
     float *states;
     const int64_t *offsets, *source, *target;
@@ -38,7 +40,7 @@ struct stack {
 };
 
 _Static_assert(sizeof(struct layer) == 34 * 8, "Python packs 34 fields of 8 bytes");
-_Static_assert(sizeof(struct stack) == 22 * 8, "Python packs 22 fields of 8 bytes");
+_Static_assert(sizeof(struct stack) == 23 * 8, "Python packs 23 fields of 8 bytes");
 
 static void (*const NORMALIZE[])(const struct norm *, const float *, float *, int64_t, int64_t) = {
     normalize_baseline,
@@ -86,9 +88,10 @@ static struct scan scan_of(const struct stack *s, const struct layer *l) {
     };
 }
 
-static void run_layer(const struct stack *s, const struct layer *l, const float *in, float *out) {
+/* Compute everything of a layer that needs no earlier h: u (rows, columns). */
+static void project(const struct stack *s, const struct layer *l, const float *in, float *u) {
     const int64_t columns = l->blocks * l->width, space = s->rows * s->widest;
-    float *normed = s->work + 2 * space, *projected = normed + space, *u = projected + space;
+    float *normed = s->work + 2 * space, *projected = normed + space;
     const float *z = in;
     if (l->before.weight) {
         NORMALIZE[current()](&l->before, z, normed, s->rows, l->inputs);
@@ -100,27 +103,35 @@ static void run_layer(const struct stack *s, const struct layer *l, const float 
     }
     multiply_rows(s, z, &l->weight, l->projection.numbers ? l->projected : l->inputs, columns, u);
     if (l->inner.weight) NORMALIZE[current()](&l->inner, u, u, s->rows, columns);
-    struct scan scan = scan_of(s, l);
-    scan.u = (const char *)u;
-    scan.residual = l->highway_is_input ? (const char *)in : NULL;
-    scan.h = (char *)out;
-    run_scan(&scan);
-    if (l->after.weight) NORMALIZE[current()](&l->after, out, out, s->rows, l->width);
+}
+
+/* Pick the row of each id from a table with rows of `width`. */
+static void pick_rows(const struct stack *s, const float *table, int64_t width, float *rows) {
+    for (int64_t row = 0; row < s->rows; ++row)
+        memcpy(rows + row * width, table + s->ids[row] * width, width * sizeof *rows);
 }
 
 /* Run all layers of a stack that was checked. */
 static void run_layers(const struct stack *s) {
     float *between[] = {s->work, s->work + s->rows * s->widest};
+    float *u = s->work + 4 * s->rows * s->widest;
     const float *x = s->x;
-    if (!x) {
-        for (int64_t row = 0; row < s->rows; ++row)
-            memcpy(between[0] + row * s->inputs, s->table + s->ids[row] * s->inputs,
-                   s->inputs * sizeof *x);
-        x = between[0];
-    }
     for (int64_t i = 0; i < s->count; ++i) {
+        const struct layer *l = &s->layers[i];
         float *out = i + 1 < s->count ? between[(i + 1) & 1] : s->out;
-        run_layer(s, &s->layers[i], x, out);
+        const int picked = !x && s->projected;
+        if (picked) pick_rows(s, s->projected, l->blocks * l->width, u);
+        if (!x && (!picked || l->highway_is_input)) {
+            pick_rows(s, s->table, s->inputs, between[0]);
+            x = between[0];
+        }
+        if (!picked) project(s, l, x, u);
+        struct scan scan = scan_of(s, l);
+        scan.u = (const char *)u;
+        scan.residual = l->highway_is_input ? (const char *)x : NULL;
+        scan.h = (char *)out;
+        run_scan(&scan);
+        if (l->after.weight) NORMALIZE[current()](&l->after, out, out, s->rows, l->width);
         x = out;
     }
 }

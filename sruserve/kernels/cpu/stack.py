@@ -1,6 +1,5 @@
 """Call the compiled stack, `stack.h`, through ctypes: all layers of a network without the GIL."""
 
-import ctypes
 import threading
 from collections.abc import Sequence
 from types import NoneType
@@ -11,10 +10,10 @@ from torch import Tensor
 
 import sruserve.kernels.cpu.library as cpu
 from sruserve.kernels.cpu.integer_product import integer_work
+from sruserve.kernels.cpu.packed_layers import PackedLayers, inputs_of
 from sruserve.kernels.integer_linear import IntegerLinear
 from sruserve.kernels.layer import CellLayer, Layer
-from sruserve.kernels.linear import LinearOp, PanelLinear
-from sruserve.kernels.norm import Norm
+from sruserve.kernels.linear import PanelLinear
 from sruserve.kernels.ragged import RaggedBatch
 
 _MAX_REUSED = 8 << 20
@@ -24,6 +23,8 @@ _MIN_SLICE, _MAX_SLICE = 32, 128
 _SLICE_BYTES = 1 << 20
 _SLICES = 4  # of each thread, at least, so that none waits long for the last one
 _MIN_SLICED = 512  # rows: of fewer, one thread or two are as quick without slices
+_MAX_PROJECTED = 4 << 20  # numbers: 16 MiB
+_PROJECTED_ROWS = 256  # of the embedding at a time, so that little work memory is needed
 _PRODUCTS = (PanelLinear, IntegerLinear)
 
 
@@ -32,26 +33,33 @@ class CompiledStack:
 
     It agrees with the layers one after another to rounding: the norms sum in another order.
 
+    The first layer's product has the same bits whenever a row of the embedding is read, so it is
+    computed once for each row of a small enough embedding, and picked by id.
+
     reads_ids: the first layer's input is a row of the embedding.
     outputs: the width of the last layer's output.
+    spared: number of weights by which no row is multiplied, because its product is picked.
     """
 
     def __init__(
-        self, layers: Sequence[CellLayer], table: Tensor | None, max_reused: int = _MAX_REUSED
+        self,
+        layers: Sequence[CellLayer],
+        table: Tensor | None,
+        *,
+        max_reused: int = _MAX_REUSED,
+        max_projected: int = _MAX_PROJECTED,
     ) -> None:
         """Pack the layers, which must be `compilable`.
 
         table: (vocabulary, inputs), the rows that ids select, if there is one.
         max_reused: numbers of work memory that a thread keeps between calls.
+        max_projected: numbers of the first layer's products that are computed in advance.
         """
         self._max_reused = max_reused
-        self._layers, self._table = tuple(layers), table  # the packed layers point to their tensors
+        self._layers, self._table = PackedLayers(layers), table
         self.reads_ids = table is not None
-        self._norms = [_norms(layer) for layer in layers]
-        packed = zip(self._layers, self._norms, strict=True)
-        self._packed = ctypes.create_string_buffer(b"".join(_pack(*layer) for layer in packed))
         self.outputs = layers[-1].width
-        widths = [width for layer in layers for width in (_inputs(layer), layer.linear.inputs)]
+        widths = [width for layer in layers for width in (inputs_of(layer), layer.linear.inputs)]
         self._inputs = widths[0]
         self._widest = max(*widths, *(layer.width for layer in layers))
         self._columns = max(layer.columns for layer in layers)
@@ -62,6 +70,11 @@ class CompiledStack:
         self._slices = 4 * largest <= _SLICE_BYTES
         self._row_work = 4 * self._widest + self._columns + as_bytes
         self._threads = threading.local()
+        self._projected: Tensor | None = None
+        self.spared = 0
+        if table is not None and len(table) * layers[0].columns <= max_projected:
+            self._projected = self._project(table, layers[0].columns)
+            self.spared = sum(each.inputs * each.outputs for each in products[:2] if each)
 
     def __call__(self, inputs: Tensor, batch: RaggedBatch) -> Tensor:
         """Compute the last layer's output, (rows, width), and advance `batch.states`.
@@ -103,10 +116,11 @@ class CompiledStack:
         cpu.call(
             "sru_stack",
             cpu.STACK.pack(
-                ctypes.addressof(self._packed),
+                self._layers.address,
                 0 if by_id else inputs.data_ptr(),
                 0 if table is None else table.data_ptr(),
                 inputs.data_ptr() if by_id else 0,
+                0 if self._projected is None else self._projected.data_ptr(),
                 out.data_ptr(),
                 states.data_ptr(),
                 offsets.data_ptr(),
@@ -140,6 +154,18 @@ class CompiledStack:
         few = rows < _MIN_SLICED or slice_rows < _MIN_SLICE
         return 0 if few or longest > most or not self._slices else slice_rows
 
+    def _project(self, table: Tensor, columns: int) -> Tensor:
+        """Compute what the first layer projects of each row of the table, (vocabulary, columns)."""
+        projected = torch.empty(len(table), columns)
+        work = torch.empty(_PROJECTED_ROWS * self._row_work)
+        for start in range(0, len(table), _PROJECTED_ROWS):
+            x, u = (rows[start : start + _PROJECTED_ROWS] for rows in (table, projected))
+            before = (self._layers.address, x.data_ptr(), 0, 0, 0, u.data_ptr(), *[0] * 4)
+            sizes = (len(self._layers), len(x), self._inputs, 0, 0, 0, 0)
+            work_sizes = (self._widest, self._columns, work.numel(), torch.get_num_threads(), 0)
+            cpu.call("sru_project", cpu.STACK.pack(*before, work.data_ptr(), *sizes, *work_sizes))
+        return projected
+
     def _work(self, rows: int) -> Tensor:
         """Work memory of the calling thread; its pages stay mapped between calls."""
         numbers = rows * self._row_work
@@ -166,63 +192,3 @@ def compilable(layers: Sequence[Layer]) -> TypeGuard[Sequence[CellLayer]]:
         and (layer.inner_bias is None or layer.inner_norm is not None)
         for layer in layers
     )
-
-
-def _inputs(layer: CellLayer) -> int:
-    return (layer.projection or layer.linear).inputs
-
-
-def _norms(layer: CellLayer) -> list[Norm | None]:
-    """The norms before the products, after the last product, and of the output."""
-    outer, inner = layer.norm, layer.inner_norm
-    if inner is not None and layer.inner_bias is not None:
-        inner = Norm(inner.weight, layer.inner_bias, inner.kind, inner.epsilon)
-    norms = [None, inner, outer] if layer.norm_after else [outer, inner, None]
-    return [None if norm is None else norm.biased() for norm in norms]
-
-
-def _pack(layer: CellLayer, norms: Sequence[Norm | None]) -> bytes:
-    linear, cell = layer.linear, layer.cell
-    return cpu.LAYER.pack(
-        *_pack_weight(linear),
-        *_pack_weight(layer.projection),
-        _pointer(layer.weight_c),
-        _pointer(layer.bias),
-        *(number for norm in norms for number in _pack_norm(norm)),
-        _inputs(layer),
-        linear.inputs,
-        cell.blocks,
-        layer.width,
-        layer.column,
-        layer.width if layer.backward_from is None else layer.backward_from,
-        cell.kind,
-        cell.activation,
-        cell.updated_reset,
-        layer.highway_is_input,
-        cell.scale,
-        cell.keep,
-    )
-
-
-def _pack_weight(linear: LinearOp | None) -> tuple[int, int, int, int]:
-    if linear is None:
-        return 0, 0, 0, 0
-    if not isinstance(linear, IntegerLinear):
-        return _pointer(linear.weight), _pointer(linear.bias), 0, 0
-    packed = linear.packed
-    numbers, correction = packed.numbers.data_ptr(), packed.correction.data_ptr()
-    return numbers, _pointer(packed.bias), _pointer(packed.scale), correction
-
-
-def _pack_norm(norm: Norm | None) -> tuple[int, int, int, float]:
-    if norm is None:
-        return 0, 0, 0, 0.0
-    return _pointer(norm.weight), _pointer(norm.bias), norm.kind, norm.epsilon
-
-
-def _pointer(tensor: Tensor | None) -> int:
-    if tensor is None:
-        return 0
-    assert tensor.is_contiguous()
-    assert tensor.dtype is torch.float32
-    return tensor.data_ptr()
