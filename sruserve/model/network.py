@@ -24,6 +24,7 @@ from sruserve.kernels.graphs import recorder_for
 from sruserve.kernels.input_graphs import InputGraphs, captures_inputs
 from sruserve.kernels.layer import CellLayer
 from sruserve.kernels.merged import MergedLayers
+from sruserve.kernels.projected import projected_ids
 from sruserve.kernels.side_stream import side_stream_for
 from sruserve.kernels.triton.tiles import DESCRIPTOR_ROWS, SAMPLE_VOCABULARY
 from sruserve.model.cells.stack import Builder, Shapes
@@ -100,11 +101,15 @@ class Network(Streamable):
         if config.vocab_size is not None:
             self._embedding = config.embedding.make(tensors, config.vocab_size, builder, head.tied)
         self._compiled: CompiledStack | None = None
+        self._projected: Tensor | None = None  # what the first layer projects of each id
+        table, spared = None, 0
+        if self._embedding is not None and not self._maps_inputs:
+            table = self._embedding.table
         if not self._concat and compilable(self.layers):
-            table = None
-            if self._embedding is not None and not self._maps_inputs:
-                table = self._embedding.table
             self._compiled = CompiledStack(self.layers, table)
+            spared = self._compiled.spared
+        elif table is not None:
+            self._projected, spared = projected_ids(self.layers[0], table)
         self._pool = make_pool(
             head, config.task, tensors, rnn.output_size, self.layout, builder, rnn.directions
         )
@@ -115,13 +120,14 @@ class Network(Streamable):
         self._pairs = None
         if config.task == "pair":
             self._pairs = make_pairs(head, tensors, rnn.output_size, builder)
-        self.weights = sum(
-            tensor.numel()
-            for name, tensor in tensors.items()
-            if tensor.dim() == 2 and (head.tied or not name.startswith("embedding."))
+        self.weights = (
+            sum(
+                tensor.numel()
+                for name, tensor in tensors.items()
+                if tensor.dim() == 2 and (head.tied or not name.startswith("embedding."))
+            )
+            - spared
         )
-        if self._compiled is not None:
-            self.weights -= self._compiled.spared
         columns = max(widest(config.input_layers), *(layer.columns for layer in self.layers))
         self.max_step_rows: int | None = None
         self.piece_rows = max(64, min(PIECE_ROWS, PIECE_BYTES // (columns * dtype.itemsize)))
@@ -306,13 +312,22 @@ class Network(Streamable):
         padding = padded_rows(rows, self.dtype) - rows
         if padding:
             inputs = F.pad(inputs, (0, 0) * (inputs.dim() - 1) + (0, padding))
-        return self._through(self._embedded(inputs), piece)
+        projected = None
+        if self._projected is not None:
+            projected = self._projected.index_select(0, inputs)
+        return self._through(self._embedded(inputs), piece, projected)
 
-    def _through(self, x: Tensor, batch: RaggedBatch) -> Tensor:
-        """Run all layers in order over a batch whose tensors are on the device."""
+    def _through(self, x: Tensor, batch: RaggedBatch, projected: Tensor | None = None) -> Tensor:
+        """Run all layers in order over a batch whose tensors are on the device.
+
+        projected: what the first layer projects of x, if it is known.
+        """
         outputs = []
         for layer in self.layers:
-            x = layer(x, batch)
+            if projected is None:
+                projected = layer.project(x, batch)
+            x = layer.finish(layer.scan(projected, x, batch))
+            projected = None
             if self._concat:
                 outputs.append(x)
         if self._concat:

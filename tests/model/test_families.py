@@ -112,6 +112,30 @@ def test_a_stream_that_is_dropped_or_begins_from_nothing_touches_no_state(form: 
     assert torch.equal(dropped, torch.cat(run(model, [x[:4], x[4:]], zeros, [0, 1])))
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("form", FORMS)
+def test_ids_pick_products_that_have_the_bits_of_new_ones(form: str, dtype: torch.dtype) -> None:
+    options = {"input_size": 6, "hidden_size": 10, **FORMS[form]}
+    family = form.split("-")[0]
+    config = random_config("encode", model_type=family, vocab_size=300, **options)
+    model = Network(config, random_tensors(config), dtype)
+    picks = model._projected is not None or bool(model._compiled and model._compiled.spared)
+    assert picks == (family != "srupp" and not form.startswith(("qrnn-window", "qrnn-no-gate")))
+    ids = torch.arange(40) * 7 % 300
+    rows = torch.arange(2)
+
+    def batch() -> RaggedBatch:
+        return RaggedBatch(torch.tensor([0, 11, 40]), model.layout.allocate(2), rows, rows)
+
+    picked, multiplied = batch(), batch()
+    every = model.outputs_of_layers(ids, multiplied)
+    expected = torch.cat(every, 1) if options.get("concat_layers") else every[-1]
+    exact = model._compiled is None  # otherwise see the tests of the stack
+    tolerance = 0 if exact else 1e-5
+    torch.testing.assert_close(model.hidden(ids, picked), expected, rtol=0, atol=tolerance)
+    torch.testing.assert_close(picked.states, multiplied.states, rtol=0, atol=tolerance)
+
+
 def lrn_with_rms_norm(x: Tensor, weight: Tensor, bias: Tensor, gain: Tensor) -> Tensor:
     """A layer of the LRN repository's document and NLI models."""
     u = x @ weight

@@ -14,6 +14,7 @@ from sruserve.kernels.cpu.packed_layers import PackedLayers, inputs_of
 from sruserve.kernels.integer_linear import IntegerLinear
 from sruserve.kernels.layer import CellLayer, Layer
 from sruserve.kernels.linear import PanelLinear
+from sruserve.kernels.projected import MAX_PROJECTED, weights_of
 from sruserve.kernels.ragged import RaggedBatch
 
 _MAX_REUSED = 8 << 20
@@ -23,7 +24,6 @@ _MIN_SLICE, _MAX_SLICE = 32, 128
 _SLICE_BYTES = 1 << 20
 _SLICES = 4  # of each thread, at least, so that none waits long for the last one
 _MIN_SLICED = 512  # rows: of fewer, one thread or two are as quick without slices
-_MAX_PROJECTED = 4 << 20  # numbers: 16 MiB
 _PROJECTED_ROWS = 256  # of the embedding at a time, so that little work memory is needed
 _PRODUCTS = (PanelLinear, IntegerLinear)
 
@@ -47,7 +47,7 @@ class CompiledStack:
         table: Tensor | None,
         *,
         max_reused: int = _MAX_REUSED,
-        max_projected: int = _MAX_PROJECTED,
+        max_projected: int = MAX_PROJECTED,
     ) -> None:
         """Pack the layers, which must be `compilable`.
 
@@ -74,7 +74,7 @@ class CompiledStack:
         self.spared = 0
         if table is not None and len(table) * layers[0].columns <= max_projected:
             self._projected = self._project(table, layers[0].columns)
-            self.spared = sum(each.inputs * each.outputs for each in products[:2] if each)
+            self.spared = weights_of(layers[0])
 
     def __call__(self, inputs: Tensor, batch: RaggedBatch) -> Tensor:
         """Compute the last layer's output, (rows, width), and advance `batch.states`.
