@@ -374,7 +374,7 @@ def test_wrong_paths_and_methods_have_the_same_shape(
     reply = client.request(method, path)
     refusal(reply, status, code, "model" if code == "model_not_found" else None)
     if status == 405:
-        assert reply.headers["allow"] == ("GET" if path == "/v1/models" else "POST")
+        assert reply.headers["allow"] == ("GET, HEAD" if path == "/v1/models" else "POST")
 
 
 def test_an_unforeseen_failure_tells_nothing_of_the_inside(

@@ -250,9 +250,9 @@ def test_a_state_survives_a_restart_with_the_same_key_and_only_that(
 def test_any_worker_continues_what_any_other_began_and_metrics_are_of_all(folders: Path) -> None:
     with ready(start(str(folders / "characters"), workers="2")) as (client, process):
         whole = complete(client, prompt="To be", max_tokens=40, seed=3, return_state=True)["text"]
-        prefixes: set[str] = set()
+        served: set[int] = set()
         done = 0
-        while len(prefixes) < 2 or done < 10:  # a new connection each time: both get some
+        while len(served) < 2 or done < 10:  # a new connection each time: both get some
             done += 1
             assert done < 500, "all requests went to one worker"
             with httpx.Client(base_url=client.base_url, timeout=60) as one:
@@ -260,7 +260,7 @@ def test_any_worker_continues_what_any_other_began_and_metrics_are_of_all(folder
                     COMPLETE,
                     json={"prompt": "To be", "max_tokens": 15, "seed": 3, "return_state": True},
                 )
-                prefixes.add(first.json()["id"][:-8])
+                served.add(worker_of(first, process))
                 state = first.json()["choices"][0]["state"]
             with httpx.Client(base_url=client.base_url, timeout=60) as two:
                 rest = complete(two, prompt="", state=state, max_tokens=25, return_state=True)
@@ -285,6 +285,18 @@ def workers_of(process: Process) -> list[psutil.Process]:
             return False
 
     return [child for child in psutil.Process(process.pid).children() if serves(child)]
+
+
+def worker_of(reply: httpx.Response, process: Process) -> int:
+    """The process id of the worker whose connection a reply came over, which is still open."""
+    port: int = reply.extensions["network_stream"].get_extra_info("client_addr")[1]
+    (worker,) = [
+        worker
+        for worker in workers_of(process)
+        for connection in worker.net_connections("tcp")
+        if connection.raddr and connection.raddr.port == port
+    ]
+    return int(worker.pid)
 
 
 def start_time(exported: str) -> float:

@@ -174,6 +174,11 @@ class Route(Generic[H]):
     error_shape: ErrorShape = ERROR_SHAPE
 
     @property
+    def methods(self) -> tuple[str, ...]:
+        """The methods that it answers; the server sends no body in reply to HEAD."""
+        return ("GET", "HEAD") if self.method == "GET" else (self.method,)
+
+    @property
     def summary(self) -> str:
         """The first line of the handler's docstring."""
         return _paragraphs(self.handler)[0].rstrip(".")
