@@ -1,5 +1,6 @@
 """The server as a process: start, several workers, signals, restarts, and failures in one line."""
 
+import fcntl
 import json
 import os
 import re
@@ -9,7 +10,8 @@ import signal
 import socket
 import subprocess
 import sys
-from contextlib import ExitStack
+import termios
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import httpx
@@ -65,6 +67,27 @@ def test_the_kernel_takes_little_of_a_reply_that_nobody_reads() -> None:
         with connection:
             connection.setblocking(False)
             assert connection.send(bytes(1 << 20)) < 256 << 10
+
+
+def test_the_kernel_takes_little_that_nobody_reads_of_a_client_that_has_sent_much() -> None:
+    with _bind("127.0.0.1", 0) as listener, socket.socket() as client:
+        listener.listen()
+        client.connect(listener.getsockname())
+        client.setblocking(False)
+        connection, _ = listener.accept()
+        with connection:
+            received = 0
+            while received < 4 << 20:  # a receive buffer grows with what is read
+                with suppress(BlockingIOError):
+                    client.send(bytes(1 << 20))
+                received += len(connection.recv(1 << 20))
+            client.setblocking(True)
+            client.settimeout(0.2)
+            with suppress(TimeoutError):
+                while True:
+                    client.send(bytes(1 << 20))
+            unread = fcntl.ioctl(connection, termios.FIONREAD, bytes(4))
+            assert int.from_bytes(unread, sys.byteorder) < 256 << 10
 
 
 def test_a_kernel_without_that_limit_serves_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,7 @@ class StaticFile:
     def __init__(
         self, content: bytes, suffix: str, packed: bool = False, policy: str = _PART
     ) -> None:
-        self._always = _ALWAYS
+        self._always: tuple[tuple[bytes, bytes], ...] = _ALWAYS
         if suffix == ".html":
             self._always = (*_ALWAYS, (b"content-security-policy", policy.encode()))
         self._type = (b"content-type", _TYPES[suffix].encode())
