@@ -58,7 +58,7 @@ _SWITCH_SECONDS = 0.002
 _STDERR = 2  # the last descriptor of a standard stream
 # Of a connection, in the kernel. It would take up to 4 MiB of a reply that nobody reads; what it
 # has sent is not limited, so long ways are as fast.
-_UNSENT_BYTES = 128 << 10
+_UNSENT_BYTES = 16 << 10
 # Of a connection whose requests nobody reads. The kernel allows twice as much, for its own needs,
 # and would otherwise allow many megabytes of a client that has sent much before.
 _UNREAD_BYTES = 128 << 10

@@ -27,7 +27,7 @@ _REQUEST_ID = re.compile(rb"[!-~]{1,128}")
 # Of all ids that a client sends, only these are logged: any other may be a text, or a key.
 _UUID = re.compile(rb"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _REPLY_HEADERS = b"content-type: application/json\r\ncontent-length: %d\r\nx-request-id: %b\r\n"
-_PIECE_BYTES = 64 << 10  # what a transport buffers before it pauses its writer
+_PIECE_BYTES = 32 << 10  # of a reply; a transport that holds one pauses its writer
 
 
 async def send_but_last(send: Send, body: bytes) -> bytes:
