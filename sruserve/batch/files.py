@@ -4,7 +4,7 @@ import os
 import stat
 from contextlib import suppress
 from errno import EINVAL
-from io import UnsupportedOperation
+from io import FileIO, UnsupportedOperation
 from pathlib import Path
 from typing import IO, BinaryIO, NamedTuple
 
@@ -39,13 +39,13 @@ def is_regular(file: IO[bytes]) -> bool:
         return False
 
 
-def open_to_append(path: Path) -> IO[bytes]:
+def open_to_append(path: Path) -> FileIO:
     """Open a file to read and to append to, or create it.
 
     Raises `OSError` for a link and for all but regular files, which other users of the folder may
     have put there since `check_output`.
     """
-    file = open(path, "ab+", buffering=0, opener=_open_no_link)
+    file = FileIO(path, "ab+", opener=_open_no_link)
     if not is_regular(file):
         file.close()
         raise OSError(EINVAL, "not a regular file", str(path))

@@ -46,6 +46,7 @@ from sruserve.server.errors import (
     TooManyAtOnce,
     Unauthorized,
     UnfitInput,
+    UnsupportedMediaType,
     WrongTask,
 )
 from sruserve.server.http.call import HttpCall
@@ -85,6 +86,7 @@ BODY: Errors = (
     NotFinite,
     BodyTooLarge,
     RequestTimeout,
+    UnsupportedMediaType,
 )
 STATE: Errors = (
     PresetNotFound,

@@ -1,6 +1,7 @@
 """Limit the time that a connection waits for a client that reads too slowly."""
 
 import asyncio
+from typing import cast
 
 from sruserve.server.http.connections import PeerConnections
 
@@ -30,9 +31,9 @@ class WriteTimeout(asyncio.Protocol):
     _peer: PeerConnections
     _detached = False  # the connection is closed, or another protocol has it
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Let the transport hold little that the client does not read."""
-        transport.set_write_buffer_limits(_FULL_BYTES, _LOW_BYTES)
+        cast(asyncio.Transport, transport).set_write_buffer_limits(_FULL_BYTES, _LOW_BYTES)
         super().connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
