@@ -3,7 +3,8 @@
 import os
 import stat
 from contextlib import suppress
-from io import UnsupportedOperation
+from errno import EINVAL
+from io import FileIO, UnsupportedOperation
 from pathlib import Path
 from typing import IO, BinaryIO, NamedTuple
 
@@ -36,6 +37,24 @@ def is_regular(file: IO[bytes]) -> bool:
         return stat.S_ISREG(os.fstat(file.fileno()).st_mode)
     except UnsupportedOperation:  # a stream without a descriptor
         return False
+
+
+def open_to_append(path: Path) -> FileIO:
+    """Open a file to read and to append to, or create it.
+
+    Raises `OSError` for a link and for all but regular files, which other users of the folder may
+    have put there since `check_output`.
+    """
+    file = FileIO(path, "ab+", opener=_open_no_link)
+    if not is_regular(file):
+        file.close()
+        raise OSError(EINVAL, "not a regular file", str(path))
+    return file
+
+
+def _open_no_link(path: str, flags: int) -> int:
+    # without O_NONBLOCK, opening a pipe may wait for its other end; regular files ignore it
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 
 
 def check_output(output: Path, source: BinaryIO) -> None:

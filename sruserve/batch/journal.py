@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from time import monotonic
+from typing import IO
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -52,14 +53,17 @@ class Journal:
         """Write how far a run has come, at most once a second unless `now`."""
         if not now and monotonic() < self._written_at + _SECONDS:
             return
-        self._files.new_progress.write_text(progress.model_dump_json() + "\n")
-        os.replace(self._files.new_progress, self.path)
+        new = self._files.new_progress
+        new.unlink(missing_ok=True)
+        with new.open("x") as file:  # never through a link that others have put there
+            file.write(progress.model_dump_json() + "\n")
+        os.replace(new, self.path)
         self._written_at = monotonic()
 
-    def begin(self, made_of: Mapping[str, str], restart: bool) -> Progress:
+    def begin(self, output: IO[bytes], made_of: Mapping[str, str], restart: bool) -> Progress:
         """Return how far an earlier run of the output has come, and write that it goes on.
 
-        The output is `locked`. restart: empty it, remove what is beside it, and begin again.
+        output: is `locked`. restart: empty it, remove what is beside it, and begin again.
 
         Raises `ChangedError` if the output is made of something else, or is none of a run.
         """
@@ -67,7 +71,7 @@ class Journal:
             # What the output is made of goes first: without it, nothing goes on with the rest.
             for file in (self.path, self._files.new_progress, self._files.errors):
                 file.unlink(missing_ok=True)
-            os.truncate(self._files.output, 0)  # unlinked, it would lose its lock
+            output.truncate(0)  # unlinked, it would lose its lock
         before = self.read()
         if before is None:
             for file in (self._files.output, self._files.errors):

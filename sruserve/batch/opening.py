@@ -18,7 +18,7 @@ def open_output(
     with ExitStack() as opened:
         file = opened.enter_context(locked(path))
         journal = Journal(path)
-        before = journal.begin(made_of, restart)
+        before = journal.begin(file, made_of, restart)
         output = Output(path, file)
         opened.pop_all()
     return output, journal, before

@@ -16,7 +16,7 @@ from typing import IO, Protocol
 
 from sruserve.batch.answers import ID_PREFIX, Answer
 from sruserve.batch.errors import ChangedError
-from sruserve.batch.files import RunFiles, is_regular
+from sruserve.batch.files import RunFiles, open_to_append
 
 _PART = 1 << 16
 
@@ -50,13 +50,12 @@ class Output:
         with ExitStack() as opened:
             self._output = opened.enter_context(file or locked(path))
             self._errors: IO[bytes] | None = None
-            if self.errors.exists():
-                self._errors = opened.enter_context(self.errors.open("ab+", buffering=0))
+            if os.path.lexists(self.errors):
+                self._errors = opened.enter_context(open_to_append(self.errors))
             self.line = max(_last_line(file) for file in (self._output, self._errors) if file)
             self.wrong = _lines(self._errors) if self._errors else 0
-            self.waits = not is_regular(self._output)
             opened.pop_all()
-        self._writing, self._closed = Lock(), False
+        self._writing, self._closed, self.waits = Lock(), False, False
 
     def write(self, answers: Sequence[Answer]) -> None:
         """See `Sink`. A process that is killed leaves what is before some place in their order."""
@@ -72,7 +71,7 @@ class Output:
             _write_all(self._output, content)
             return
         if self._errors is None:
-            self._errors = self.errors.open("ab+", buffering=0)
+            self._errors = open_to_append(self.errors)
         _write_all(self._errors, content)
         self.wrong += content.count(b"\n")
 
@@ -127,7 +126,7 @@ def locked(path: Path) -> IO[bytes]:
     Raises `ChangedError` if another run does.
     """
     with ExitStack() as opened:
-        file = opened.enter_context(path.open("ab+", buffering=0))
+        file = opened.enter_context(open_to_append(path))
         try:
             fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

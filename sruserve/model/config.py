@@ -25,6 +25,7 @@ from sruserve.model.files import read_regular
 from sruserve.model.heads.config import HeadConfig, Scoring
 from sruserve.model.heads.regression import Regression
 from sruserve.model.heads.row_layers import RowLayers, output_width, widest
+from sruserve.model.json_names import RepeatedName, load_json
 from sruserve.model.names import DType, Task
 from sruserve.model.reader.config import ReaderConfig
 from sruserve.model.state import StateLayout
@@ -303,8 +304,15 @@ def parse_config(content: bytes, source: object) -> ModelConfig:
 
 
 def check_format(content: bytes, source: object) -> None:
-    """Raise `ConfigError` for a `config.json` of a newer version, or pydantic's error."""
+    """Raise `ConfigError` for a `config.json` of a newer version, or pydantic's error.
+
+    Raises `ConfigError` for repeated names, too.
+    """
     version = _Format.model_validate_json(content).format_version
+    try:
+        load_json(content)
+    except RepeatedName as repeated:
+        raise ConfigError(f"{source} {repeated}: remove one of them") from None
     if version > FORMAT_VERSION:
         raise ConfigError(
             f"{source} was written by a newer sruserve (format version {version}; this one "

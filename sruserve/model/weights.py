@@ -4,7 +4,6 @@ The safetensors library maps the file instead. Then overwriting the file changes
 running server, and truncating it ends the server with SIGBUS.
 """
 
-import json
 import os
 from collections.abc import Mapping
 from errno import ENOMEM
@@ -18,6 +17,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from sruserve.model.files import memory_bytes, open_regular
+from sruserve.model.json_names import RepeatedName, load_json
 from sruserve.model.machine import available_memory
 
 MAX_HEADER_BYTES = 16 << 20  # about 100,000 tensors
@@ -74,22 +74,14 @@ def _read_header(file: FileIO) -> dict[str, Any]:
     if size > MAX_HEADER_BYTES:
         raise SafetensorError(f"its header has {size:,} bytes; the limit is {MAX_HEADER_BYTES:,}")
     try:
-        header = json.loads(_read(file, size), object_pairs_hook=_named_once)
+        header = load_json(_read(file, size))
+    except RepeatedName as error:
+        raise SafetensorError(f"its header {error}") from None
     except (ValueError, RecursionError) as error:
         raise SafetensorError(f"its header is not valid JSON: {error}") from None
     if not isinstance(header, dict):
         raise SafetensorError("its header is not a JSON object")
     return header
-
-
-def _named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make a JSON object; refuse duplicate names, because readers differ in which one they use."""
-    entries: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in entries:
-            raise SafetensorError(f"its header contains the name {_short(name)} twice")
-        entries[name] = value
-    return entries
 
 
 def _place(name: str, entry: Any) -> tuple[int, int, str]:

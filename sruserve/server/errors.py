@@ -196,7 +196,7 @@ class RequestTimeout(InvalidRequest):
 
 
 class UnsupportedMediaType(InvalidRequest):
-    """The body's content type is one that a page of any origin can send."""
+    """The body is packed, or its content type is one that a page of any origin can send."""
 
     status, code = 415, "unsupported_media_type"
 

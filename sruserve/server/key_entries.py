@@ -1,6 +1,5 @@
 """Read the API keys of a setting or a file, and explain the wrong ones."""
 
-import json
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,6 +7,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, TypeAdapter, ValidationError
 
 from sruserve.model.files import read_regular
+from sruserve.model.json_names import RepeatedName, load_json
 
 DEFAULT_TENANT = "default"  # the tenant of keys in a list without a name
 _MAX_FILE_BYTES = 16 << 20
@@ -59,32 +59,20 @@ def read_keys(listed: str | None, file: Path | None) -> list[KeyEntry]:
 _LIST: TypeAdapter[list[KeyEntry]] = TypeAdapter(list[KeyEntry])
 
 
-class _RepeatedField(ValueError):
-    """An entry lists a field twice."""
-
-
 def _entries(text: str) -> list[KeyEntry]:
     try:
-        entries = _LIST.validate_python(json.loads(text, object_pairs_hook=_fields))
+        entries = _LIST.validate_python(load_json(text))
     except ValidationError as error:
         raise ValueError(_explain(error)) from None
-    except _RepeatedField:
-        raise
+    except RepeatedName as repeated:  # either of both may be meant
+        raise ValueError(
+            f"an entry has {_named(repeated.name)} twice; remove one of them"
+        ) from None
     except (ValueError, RecursionError):
         raise ValueError(_NO_LIST) from None
     if not entries:
         raise ValueError("lists no key; to serve every client without a key, leave the setting out")
     return entries
-
-
-def _fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The fields of a JSON object; raises if one is there twice, since either may be meant."""
-    fields: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in fields:
-            raise _RepeatedField(f"an entry has {_named(name)} twice; remove one of them")
-        fields[name] = value
-    return fields
 
 
 def _short(text: str) -> list[KeyEntry]:

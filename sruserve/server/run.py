@@ -58,7 +58,10 @@ _SWITCH_SECONDS = 0.002
 _STDERR = 2  # the last descriptor of a standard stream
 # Of a connection, in the kernel. It would take up to 4 MiB of a reply that nobody reads; what it
 # has sent is not limited, so long ways are as fast.
-_UNSENT_BYTES = 128 << 10
+_UNSENT_BYTES = 16 << 10
+# Of a connection whose requests nobody reads. The kernel allows twice as much, for its own needs,
+# and would otherwise allow many megabytes of a client that has sent much before.
+_UNREAD_BYTES = 128 << 10
 
 
 def serve(settings: Settings) -> int:
@@ -282,8 +285,9 @@ def _bind(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # connections inherit these
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _UNREAD_BYTES)
     with suppress(OSError):  # some sandboxes' kernels do not have it
-        # connections inherit it
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
     try:
         listener.bind((host, port))

@@ -288,3 +288,37 @@ def test_a_run_that_is_cancelled_ends_when_no_thread_uses_its_files(local: Local
     sink.may_end.set()
     ended.result(60)
     assert sink.written == answered  # all lines that were in hand, and no other followed
+
+
+@pytest.mark.parametrize("suffix", ["", ".errors", ".progress.new"])
+def test_nothing_is_written_through_a_link_that_others_put_beside_an_output(
+    tmp_path: Path, suffix: str
+) -> None:
+    other = tmp_path / "other"
+    other.write_bytes(b"")
+    out = tmp_path / "out"
+    planted = Path(f"{out}{suffix}")
+
+    def plant() -> None:
+        with suppress(FileExistsError):
+            planted.symlink_to(other)
+
+    if not suffix:
+        plant()
+    with suppress(OSError):
+        output, journal, before = open_output(out, {})
+        plant()
+        journal.write(before, now=True)
+        with suppress(OSError):
+            output.write([Answer(1, b'{"line": 1}\n', wrong=False)])
+            output.write([Answer(2, b'{"line": 2}\n', wrong=True)])
+        output.close()
+        again, *_ = open_output(out, {})
+        again.close()
+    assert other.read_bytes() == b""
+
+
+def test_a_pipe_that_others_put_in_the_place_of_an_output_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "out")
+    with pytest.raises(OSError, match="not a regular file"):
+        open_output(tmp_path / "out", {})

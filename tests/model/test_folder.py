@@ -211,6 +211,13 @@ def test_very_many_findings_are_only_counted(folder: Path) -> None:
         load_model(folder)
 
 
+def test_a_config_that_names_a_field_twice_is_refused(folder: Path) -> None:
+    config = (folder / "config.json").read_text()
+    (folder / "config.json").write_text(config.replace("{", '{"task": "encode", ', 1))
+    with pytest.raises(ConfigError, match=r"config\.json contains the name 'task' twice"):
+        load_model(folder)
+
+
 def test_a_config_that_is_far_too_large_is_not_read(folder: Path) -> None:
     with (folder / "config.json").open("a") as file:
         file.write(" " * (5 << 20))

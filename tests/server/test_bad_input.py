@@ -1,5 +1,6 @@
 """Whatever a client sends, it gets a clear error with a stable code, and the server goes on."""
 
+import gzip
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -374,7 +375,23 @@ def test_wrong_paths_and_methods_have_the_same_shape(
     reply = client.request(method, path)
     refusal(reply, status, code, "model" if code == "model_not_found" else None)
     if status == 405:
-        assert reply.headers["allow"] == ("GET" if path == "/v1/models" else "POST")
+        assert reply.headers["allow"] == ("GET, HEAD" if path == "/v1/models" else "POST")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [CLASSIFY, COMPLETE, "/tokenize", "/v1/responses", "/v1/streams", "/v1/state"],
+)
+def test_a_packed_body_is_refused_by_the_name_of_its_header(
+    client: httpx.Client, path: str
+) -> None:
+    packed = gzip.compress(b'{"model": "question", "input": "a"}')
+    for coding in ("gzip", "GZIP", "br"):
+        reply = client.post(path, content=packed, headers={"content-encoding": coding})
+        assert "Content-Encoding" in refusal(reply, 415, "unsupported_media_type")
+    for coding in ("identity", ""):
+        reply = client.post(path, content=b"{", headers={"content-encoding": coding})
+        assert reply.json()["error"]["code"] == "malformed_body"
 
 
 def test_an_unforeseen_failure_tells_nothing_of_the_inside(

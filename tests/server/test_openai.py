@@ -398,4 +398,4 @@ def test_a_clients_id_of_its_request_comes_back(connected: openai.OpenAI) -> Non
 
     assert request_id("mine-42") == "mine-42"
     for bad in ("a b", "x" * 129, "a\tb"):
-        assert re.fullmatch(r"[0-9a-f]{20}", request_id(bad) or "")
+        assert re.fullmatch(r"[0-9a-f]{32}", request_id(bad) or "")

@@ -385,3 +385,15 @@ def test_wrong_keys_are_explained_by_entry_and_field(
 def test_a_missing_key_file_is_named() -> None:
     with pytest.raises(SettingsError, match="no-such-file"):
         load_settings(api_keys_file="/no-such-file")
+
+
+def test_ids_of_requests_do_not_tell_a_tenant_how_many_others_made(guarded: httpx.Client) -> None:
+    body = {"prompt": "a", "max_tokens": 1}
+    replies = [guarded.post(COMPLETE, json=body, headers=bearer(ACME)) for _ in range(20)]
+    for ids in (
+        [reply.json()["id"].removeprefix("cmpl-") for reply in replies],
+        [reply.headers["x-request-id"] for reply in replies],
+    ):
+        assert len({number[:4] for number in ids}) > 1
+        assert len({number[-4:] for number in ids}) > 1
+        assert ids != sorted(ids)

@@ -1,6 +1,5 @@
 """A tokenizer.json that is loaded and checked."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +8,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from sruserve.model.errors import FolderError, brief, faults
+from sruserve.model.json_names import load_json
 from sruserve.model.text.decoders import Written, written
 from sruserve.model.text.frames import Frame, Ids, frame_of
 from sruserve.model.text.normalizers import growth, work
@@ -47,7 +47,7 @@ class TokenizerFile:
 def read_tokenizer(content: bytes, source: object) -> TokenizerFile:
     """Load a tokenizer.json; raises `FolderError` that names the part which cannot be used."""
     try:
-        described = json.loads(content)
+        described = load_json(content)
         factor = growth(described)  # before the library can run the normalizers
         effort = work(described)
         del described

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, ClassVar, Protocol
 from urllib.parse import parse_qs
 
-from sruserve.server.errors import BodyTooLarge, Draining, ServeError
+from sruserve.server.errors import BodyTooLarge, Draining, ServeError, UnsupportedMediaType
 from sruserve.server.http.json_limits import check_json_size
 from sruserve.server.http.shortcuts import take_body, write_reply
 from sruserve.server.observation.observation import Description
@@ -27,7 +27,7 @@ _REQUEST_ID = re.compile(rb"[!-~]{1,128}")
 # Of all ids that a client sends, only these are logged: any other may be a text, or a key.
 _UUID = re.compile(rb"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _REPLY_HEADERS = b"content-type: application/json\r\ncontent-length: %d\r\nx-request-id: %b\r\n"
-_PIECE_BYTES = 64 << 10  # what a transport buffers before it pauses its writer
+_PIECE_BYTES = 32 << 10  # of a reply; a transport that holds one pauses its writer
 
 
 async def send_but_last(send: Send, body: bytes) -> bytes:
@@ -175,7 +175,16 @@ class HttpCall(Caller):
         return message.get("body", b""), message.get("more_body", False)
 
     async def json_body(self, limits: InputLimits) -> bytes:
-        """The whole body, whose JSON is small enough to parse quickly; raises `InputTooLong`."""
+        """The whole body, whose JSON is small enough to parse quickly; raises `InputTooLong`.
+
+        Raises `UnsupportedMediaType` for a packed body.
+        """
+        coding = self._headers.get(b"content-encoding")
+        if coding and coding.lower() != b"identity":
+            raise UnsupportedMediaType(
+                "the body has a Content-Encoding, and only KServe's /infer unpacks bodies: send it "
+                "as it is, without this header"
+            )
         body = await self.body(limits)
         if len(body) > LONG_BYTES:
             await offload(True, check_json_size, body, cost=len(body), caller=self)

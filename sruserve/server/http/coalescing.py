@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from sruserve.server.http.write_timeout import WriteTimeout
 
-_LONG_BYTES = 64 << 10  # written at once, so that the transport can pause its writer
+_LONG_BYTES = 32 << 10  # written at once, so that the transport can pause its writer
 
 
 class CoalescingTransport:

@@ -38,13 +38,10 @@ _PAGE = f"""<!doctype html>
 </body>
 </html>
 """.encode()
-_PAGE_HEADERS = (
-    (
-        b"content-security-policy",
-        b"default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
-        b"img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
-        b"frame-ancestors 'none'",
-    ),
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'"
 )
 
 
@@ -57,12 +54,12 @@ class Documentation:
     def __init__(self, create: Callable[[], object]) -> None:
         self._create = create
         self._document: asyncio.Task[bytes] | None = None
-        self._page = StaticFile(_PAGE, ".html")
+        self._page = StaticFile(_PAGE, ".html", policy=_POLICY)
         self._files = StaticFiles(_FOLDER, _NAMES)
 
     async def page(self, call: HttpCall) -> None:
         """Read this documentation."""
-        await self._page.send(call, _PAGE_HEADERS)
+        await self._page.send(call)
 
     async def asset(self, call: HttpCall) -> None:
         """Read a file of this documentation."""
@@ -88,19 +85,14 @@ Answer = Callable[[Documentation, HttpCall], Coroutine[Any, Any, None]]
 _TAG = "documentation"
 
 
-def _asset(method: str) -> Route[Answer]:
-    return Route(
-        method, f"{_ASSETS}/{{name}}", Documentation.asset, "asset", _TAG,
-        (*media_types(_NAMES), NOT_MODIFIED), (RouteNotFound,),
-    )  # fmt: skip
-
-
 ROUTES: tuple[Route[Answer], ...] = (
     Route("GET", "/docs", Documentation.page, "docs", _TAG,
         (Reply(media_type="text/html"), NOT_MODIFIED),
     ),
-    _asset("GET"),
-    _asset("HEAD"),
+    Route(
+        "GET", f"{_ASSETS}/{{name}}", Documentation.asset, "asset", _TAG,
+        (*media_types(_NAMES), NOT_MODIFIED), (RouteNotFound,),
+    ),
     Route(
         "GET", "/openapi.json", Documentation.document, "openapi", _TAG,
         (Reply(dict[str, Any]),), (NoProcess,),

@@ -24,8 +24,8 @@ def syntax_error(version: str, headers: Headers) -> str | None:
     for name, value in headers:
         if name == b"host":
             hosts += 1
-        elif name == b"transfer-encoding" and value.lower() != b"chunked":
-            return "The only transfer encoding is chunked."
+        elif name == b"transfer-encoding" and (value.lower() != b"chunked" or version == "1.0"):
+            return "The only transfer encoding is chunked, and HTTP 1.0 has none."
         elif name == b"content-length" and len(value) > _MAX_LENGTH_DIGITS:
             return f"A Content-Length must have up to {_MAX_LENGTH_DIGITS} digits."
     if version not in ("1.1", "1.0"):

@@ -75,12 +75,8 @@ class _WholePage:
             page = page.replace(link, f"{opening}{content}{closing}")
             digest = b64encode(sha256(content.encode()).digest()).decode()
             policy = policy.replace(f"{{{name}}}", f"'sha256-{digest}'")
-        self._file = StaticFile(page.encode(), ".html", packed=True)
-        self._headers = (
-            _VARY,
-            (b"referrer-policy", b"no-referrer"),
-            (b"content-security-policy", policy.encode()),
-        )
+        self._file = StaticFile(page.encode(), ".html", packed=True, policy=policy)
+        self._headers = (_VARY, (b"referrer-policy", b"no-referrer"))
 
     async def send(self, call: HttpCall) -> None:
         """Answer with the page, or that the client has it already."""

@@ -50,7 +50,7 @@ class Router:
         for route, handler in entries:
             methods = handlers.setdefault(route.path, {})
             assert route.method not in methods, f"{route.method} {route.path} is mounted twice"
-            methods[route.method] = handler
+            methods |= dict.fromkeys(route.methods, handler)
         self._paths: dict[int | None, _Path] = {}
         patterns, groups = [], 0
         # "{" sorts after all letters, so a fixed path matches before one with a parameter

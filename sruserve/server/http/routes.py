@@ -46,6 +46,7 @@ from sruserve.server.errors import (
     TooManyAtOnce,
     Unauthorized,
     UnfitInput,
+    UnsupportedMediaType,
     WrongTask,
 )
 from sruserve.server.http.call import HttpCall
@@ -85,6 +86,7 @@ BODY: Errors = (
     NotFinite,
     BodyTooLarge,
     RequestTimeout,
+    UnsupportedMediaType,
 )
 STATE: Errors = (
     PresetNotFound,
@@ -172,6 +174,11 @@ class Route(Generic[H]):
     query: Mapping[str, str] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     error_shape: ErrorShape = ERROR_SHAPE
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The methods that it answers; the server sends no body in reply to HEAD."""
+        return ("GET", "HEAD") if self.method == "GET" else (self.method,)
 
     @property
     def summary(self) -> str:

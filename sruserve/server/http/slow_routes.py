@@ -56,7 +56,7 @@ def create_slow_routes(
     app.add_exception_handler(HTTPException, absent)
     for route, handler in mounted:
         page = _endpoint(handler)
-        app.add_api_route(route.path, page, methods=[route.method], include_in_schema=False)
+        app.add_api_route(route.path, page, methods=[*route.methods], include_in_schema=False)
     return app
 
 

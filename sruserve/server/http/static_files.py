@@ -21,6 +21,8 @@ _TYPES = {
 }
 # A browser asks for a changed file each time, so that the files of two releases never mix.
 _ALWAYS = ((b"cache-control", b"no-cache"), (b"x-content-type-options", b"nosniff"))
+# Of a part of a page, which shows and loads nothing when a browser opens it as a page.
+_PART = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 NOT_MODIFIED = Reply(
     status=304, media_type="", description="The file has the tag of `If-None-Match`."
 )
@@ -39,9 +41,15 @@ class StaticFile:
     """A file with its type.
 
     packed: clients that accept gzip get it so, packed once. It then varies with what they accept.
+    policy: what it may load if it is HTML, as a content security policy.
     """
 
-    def __init__(self, content: bytes, suffix: str, packed: bool = False) -> None:
+    def __init__(
+        self, content: bytes, suffix: str, packed: bool = False, policy: str = _PART
+    ) -> None:
+        self._always: tuple[tuple[bytes, bytes], ...] = _ALWAYS
+        if suffix == ".html":
+            self._always = (*_ALWAYS, (b"content-security-policy", policy.encode()))
         self._type = (b"content-type", _TYPES[suffix].encode())
         self._plain, self._packed = _Content(content), None
         if packed:
@@ -55,7 +63,7 @@ class StaticFile:
         chosen = self._plain
         if self._packed is not None and accepts(call.header(b"accept-encoding") or "", "gzip"):
             chosen = self._packed
-        always = [*headers, *_ALWAYS, *chosen.headers]
+        always = [*headers, *self._always, *chosen.headers]
         if chosen.etag in (call.header(b"if-none-match") or ""):
             await call.start(304, always)
             await call.send(b"")

@@ -54,6 +54,7 @@ class TlsTransport(asyncio.Protocol):
         self._incoming, self._outgoing = incoming, outgoing
         self.abort, self.is_closing = plain.abort, plain.is_closing
         self.get_write_buffer_size = plain.get_write_buffer_size
+        self.set_write_buffer_limits = plain.set_write_buffer_limits
 
     @property
     def owner(self) -> Hashable:

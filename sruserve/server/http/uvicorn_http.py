@@ -14,6 +14,7 @@ from uvicorn.protocols.http.httptools_impl import (
 from uvicorn.server import ServerState
 
 from sruserve.server.errors import Overloaded, ServeError
+from sruserve.server.http.close_delimited import close_delimited
 from sruserve.server.http.coalescing import CoalescingTransport
 from sruserve.server.http.connections import Connections, PeerConnections
 from sruserve.server.http.disconnects import Flow
@@ -473,6 +474,8 @@ class HttpProtocol(ReceiveLimits, WriteTimeout, IdleTimeout):
         return True  # only called for heads that `_feed` parses again without the upgrade
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        if cycle.scope["http_version"] == "1.0":
+            app = close_delimited(app)
         self._running = cycle
         self._peer.idle.pop(self, None)
         super()._start_asgi_task(cycle, app)

@@ -1,11 +1,14 @@
 """Limit the time that a connection waits for a client that reads too slowly."""
 
 import asyncio
+from typing import cast
 
 from sruserve.server.http.connections import PeerConnections
 
+# Unsent bytes beyond which a transport pauses its writer, and below which it resumes.
+_FULL_BYTES, _LOW_BYTES = 16 << 10, 4 << 10
 # The client has read at least this when a full transport resumes writing.
-_READ_BYTES = 48 << 10
+_READ_BYTES = _FULL_BYTES - _LOW_BYTES
 _BYTES_PER_SECOND = 16 << 10  # a slower client uses up its time
 
 
@@ -27,6 +30,11 @@ class WriteTimeout(asyncio.Protocol):
     _close_timer: asyncio.TimerHandle | None = None  # while it closes with unsent bytes
     _peer: PeerConnections
     _detached = False  # the connection is closed, or another protocol has it
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Let the transport hold little that the client does not read."""
+        cast(asyncio.Transport, transport).set_write_buffer_limits(_FULL_BYTES, _LOW_BYTES)
+        super().connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the timers."""

@@ -17,6 +17,7 @@ from pydantic import (
 
 from sruserve.model.errors import printable
 from sruserve.model.files import read_regular
+from sruserve.model.json_names import RepeatedName, load_json
 from sruserve.server.engine.job import Job, JobKind, Result, SequenceInput, StateOutput
 from sruserve.server.errors import ServeError
 from sruserve.server.repository.served_model import ServedModel
@@ -69,7 +70,10 @@ def read_presets(file: Path, entries: TypeAdapter[dict[str, Entry]]) -> Mapping[
     except OSError as error:
         raise SettingsError(f"cannot read {file}: {error.strerror}") from None
     try:
-        return entries.validate_json(content)
+        read = entries.validate_json(content)
+        load_json(content)
+    except RepeatedName as repeated:
+        raise SettingsError(f"{file} {repeated}: remove one of them") from None
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
         place = printable(".".join(str(part) for part in problem["loc"]))[:_SHOWN]
@@ -77,6 +81,7 @@ def read_presets(file: Path, entries: TypeAdapter[dict[str, Entry]]) -> Mapping[
         raise SettingsError(
             f"{file} should be a JSON object of texts by name: {place or 'it'}: {reason}"
         ) from None
+    return read
 
 
 def compute(

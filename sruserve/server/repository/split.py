@@ -8,6 +8,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from sruserve.model.errors import printable
 from sruserve.model.files import read_regular
+from sruserve.model.json_names import RepeatedName, load_json
 from sruserve.server.repository.served import Served
 from sruserve.server.settings import SettingsError
 
@@ -50,11 +51,15 @@ def read_split(folder: Path) -> Mapping[str, int]:
     """
     file = folder / SPLIT_FILE
     try:
-        weights = _FILE.validate_json(read_regular(file, _LARGEST_FILE))
+        content = read_regular(file, _LARGEST_FILE)
+        weights = _FILE.validate_json(content)
+        load_json(content)
     except FileNotFoundError:
         return {}
     except OSError as error:
         raise SettingsError(f"cannot read {file}: {error.strerror}") from None
+    except RepeatedName as repeated:
+        raise SettingsError(f"{file} {repeated}: remove one of them") from None
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
         place = "".join(f"{printable(str(key))}: " for key in problem["loc"] if key != "[key]")

@@ -3,19 +3,14 @@
 import asyncio
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from itertools import count
-from os import urandom
 from time import perf_counter
 from typing import Any, ClassVar
 
 from sruserve.server.budget import Hold
 from sruserve.server.metrics.metrics import UNKNOWN_MODEL
 from sruserve.server.observation.observation import Description, Observation
+from sruserve.server.seeds import random_bytes
 from sruserve.server.tasks.limits import FREE_BYTES, InputLimits
-
-# Every process has its own prefix, so that ids differ between workers and restarts.
-_prefix = urandom(6).hex()
-_numbers = count(1)
 
 
 class ClientDisconnected(Exception):
@@ -53,7 +48,7 @@ class Caller:
     def __init__(self) -> None:
         self.begin = perf_counter()
         self.loop = asyncio.get_running_loop()
-        self.number = f"{_prefix}{next(_numbers):08x}"
+        self.number = random_bytes().hex()  # a counter would tell how many requests others make
         self.model = UNKNOWN_MODEL
         self.started = self._disconnected = False
         self._body: Hold | None = None

@@ -295,6 +295,13 @@ def test_a_file_that_is_no_tokenizer_is_refused(tmp_path: Path) -> None:
         codec_of(tmp_path)
 
 
+def test_a_tokenizer_that_numbers_a_word_twice_is_refused(tmp_path: Path) -> None:
+    content = with_steps().decode().replace('"a": 1', '"a": 1, "a": 2', 1)
+    (tmp_path / "tokenizer.json").write_text(content)
+    with pytest.raises(FolderError, match="contains the name 'a' twice"):
+        codec_of(tmp_path)
+
+
 def with_steps(*normalizers: dict[str, Any], split: dict[str, Any] | None = None) -> bytes:
     """A tokenizer.json with these normalizers, and a pre-tokenizer before its own."""
     words = Tokenizer(WordLevel({"<oov>": 0, "a": 1, "b": 2}, unk_token="<oov>"))

@@ -113,6 +113,17 @@ def test_the_policy_allows_nothing_inline_but_what_the_page_contains(client: htt
     assert parts["script-src"] == f"'self' {allowed(script)}"
 
 
+def test_all_html_has_a_policy_that_lets_no_other_page_frame_it(client: httpx.Client) -> None:
+    pages = ["/", "/docs", *(f"/page/{name}" for name in FILES)]
+    replies = [client.get(page, headers=BROWSER) for page in pages]
+    html = [reply for reply in replies if reply.headers["content-type"].startswith("text/html")]
+    assert len(html) >= 3
+    for reply in html:
+        policy = reply.headers["content-security-policy"]
+        assert "default-src 'none'" in policy, reply.url
+        assert "frame-ancestors 'none'" in policy, reply.url
+
+
 def allowed(content: str) -> str:
     """What allows an element with this content in a policy (Content Security Policy 3, 2.3.1)."""
     return f"'sha256-{b64encode(sha256(content.encode()).digest()).decode()}'"

@@ -40,10 +40,10 @@ def test_probes_ignore_what_is_behind_their_paths(client: httpx.Client) -> None:
     assert client.get("/livez?" + "a=1&" * 2000).json() == {"status": "ok"}
 
 
-def test_probes_are_asked_by_get_alone(client: httpx.Client) -> None:
+def test_probes_are_asked_by_get_and_head_alone(client: httpx.Client) -> None:
     for path in ("/livez", "/readyz", "/health"):
         reply = client.post(path)
-        assert (reply.status_code, reply.headers["allow"]) == (405, "GET")
+        assert (reply.status_code, reply.headers["allow"]) == (405, "GET, HEAD")
 
 
 def test_readiness_is_503_while_draining_and_liveness_is_not(
@@ -80,7 +80,7 @@ def test_a_plain_request_for_the_socket_is_told_to_open_one(client: httpx.Client
     error = reply.json()["error"]
     assert error["code"] == "upgrade_required"
     assert "WebSocket client" in error["message"]
-    assert client.post("/v1/stream").headers["allow"] == "GET"
+    assert client.post("/v1/stream").headers["allow"] == "GET, HEAD"
 
 
 def test_the_index_shows_the_way(client: httpx.Client) -> None:
@@ -90,9 +90,16 @@ def test_the_index_shows_the_way(client: httpx.Client) -> None:
         assert client.get(index[name]).status_code == 200
 
 
-@pytest.mark.parametrize("path", ["/docs/assets/swagger-ui-bundle.js", "/metrics"])
-def test_a_client_that_reads_nothing_holds_little_of_a_long_page(
-    client: httpx.Client, application: Application, monkeypatch: pytest.MonkeyPatch, path: str
+@pytest.mark.parametrize(
+    ("path", "requests"),
+    [("/docs/assets/swagger-ui-bundle.js", 1), ("/metrics", 1), ("/page/tour.js", 40)],
+)
+def test_a_client_that_reads_nothing_holds_little_of_long_pages(
+    client: httpx.Client,
+    application: Application,
+    monkeypatch: pytest.MonkeyPatch,
+    path: str,
+    requests: int,
 ) -> None:
     sizes: list[int] = []
     made, pause = HttpProtocol.connection_made, HttpProtocol.pause_writing
@@ -111,6 +118,6 @@ def test_a_client_that_reads_nothing_holds_little_of_a_long_page(
     monkeypatch.setattr(HttpProtocol, "connection_made", narrow)
     monkeypatch.setattr(HttpProtocol, "pause_writing", see)
     monkeypatch.setattr(application.metrics, "read", read)
-    with connect(client, f"GET {path} HTTP/1.1\r\nhost: x\r\n\r\n".encode()):
+    with connect(client, f"GET {path} HTTP/1.1\r\nhost: x\r\n\r\n".encode() * requests):
         until(lambda: bool(sizes))
-    assert sizes[0] < 256 << 10
+    assert sizes[0] < 64 << 10

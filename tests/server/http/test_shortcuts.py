@@ -41,7 +41,7 @@ def received(client: httpx.Client, request: bytes) -> bytes:
         with line.makefile("rb") as file:
             reply = b"".join(one_reply(file) for _ in range(request.count(b"POST")))
     reply = re.sub(rb"\r\ndate: [^\r]*", b"", reply)
-    return re.sub(rb"(cls-)?[0-9a-f]{20}", b"ID", reply)
+    return re.sub(rb"(cls-)?[0-9a-f]{32}", b"ID", reply)
 
 
 def one_reply(file: BinaryIO) -> bytes:

@@ -163,6 +163,17 @@ def test_a_preset_that_cannot_be_stops_the_start(
     assert not [thread for thread in started if thread.name == "engine m"]
 
 
+@pytest.mark.parametrize(
+    "content", ['{"a": "who", "a": "what"}', '{"a": {"text": "who", "\\u0074ext": "what"}}']
+)
+def test_presets_that_name_something_twice_are_refused(tmp_path: Path, content: str) -> None:
+    folder = save_random_model(tmp_path / "m", "classify", labels=LABELS, **SPELLED)
+    (folder / "presets.json").write_text(content)
+    starting = Lifecycle(load_settings(model_folders=(folder,)))
+    with pytest.raises(SettingsError, match=r"presets\.json contains the name '(a|text)' twice"):
+        asyncio.run(starting.start())
+
+
 def test_a_model_with_a_crf_has_no_presets(tmp_path: Path) -> None:
     folder = tmp_path / "m"
     save_random_model(folder, "tag", labels=TAGS, head=HeadConfig(crf=True), **SPELLED)

@@ -191,6 +191,12 @@ def test_a_split_that_cannot_be_is_refused_by_its_file(
     assert str(tmp_path / "split.json") in str(caught.value)
 
 
+def test_a_split_that_names_a_version_twice_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "split.json").write_text('{"2": 90, "2": 10}')
+    with pytest.raises(SettingsError, match=r"split\.json contains the name '2' twice"):
+        read_split(tmp_path)
+
+
 def test_a_split_among_versions_that_are_not_there_or_too_many_is_refused(
     tmp_path: Path,
 ) -> None:

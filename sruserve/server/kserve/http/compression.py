@@ -2,7 +2,7 @@
 
 import zlib
 
-from sruserve.server.errors import BodyTooLarge, InvalidRequest
+from sruserve.server.errors import BodyTooLarge, InvalidRequest, UnsupportedMediaType
 from sruserve.server.tasks.limits import FREE_BYTES
 
 # zlib's parameters of both; HTTP's deflate is zlib's own format.
@@ -28,7 +28,7 @@ class Unpacking:
         elif self._name in _WINDOWS:
             self._unpacker = zlib.decompressobj(_WINDOWS[self._name])
         else:
-            raise InvalidRequest(
+            raise UnsupportedMediaType(
                 f"the body's Content-Encoding is '{self._name[:50]}'; use gzip or deflate"
             )
 

@@ -18,7 +18,6 @@ from sruserve.server.errors import (
     StreamsNeedRedis,
     StreamUnknown,
     Unsupported,
-    UnsupportedMediaType,
     WrongStep,
 )
 from sruserve.server.http.routes import (
@@ -78,7 +77,7 @@ def _look_up(
 def _change(path: str, handler: Change, reply: Reply, *errors: type[ServeError]) -> Route[Change]:
     return Route(
         "POST", f"{PREFIX}/repository/{path}", handler, handler.__name__, _TAG, (reply,),
-        (*ANY_TENANT, *BODY, UnsupportedMediaType, *errors),
+        (*ANY_TENANT, *BODY, *errors),
         ControlBody, body_is_optional=True, error_shape=_FAILURE,
     )  # fmt: skip
 
