@@ -38,13 +38,13 @@ def test_a_connection_that_ends_while_it_is_written_to_is_one_more_that_is_lost(
         nonlocal lost
         link = redis_client.RedisClient(f"redis://127.0.0.1:{redis_port}", GENEROUS)
         command: Any = scripts.READ, b"", (["none"] * 7, ["none", 100])
-        assert await link.run(*command) == [Status.UNKNOWN]
+        assert await link.run(*command) == Status.UNKNOWN
         lost = 1
-        assert await link.run(*command) == [Status.UNKNOWN], "a command is sent once more"
+        assert await link.run(*command) == Status.UNKNOWN, "a command is sent once more"
         lost = 2
         with pytest.raises(StoreUnavailable):
             await link.run(*command)
-        assert await link.run(*command) == [Status.UNKNOWN]
+        assert await link.run(*command) == Status.UNKNOWN
         await link.close()
 
     monkeypatch.setattr(AbstractConnection, "send_packed_command", losing)
@@ -58,7 +58,7 @@ def test_what_is_answered_late_is_sent_once_more_on_another_connection(redis_por
 
         link = redis_client.RedisClient(f"redis://127.0.0.1:{redis_port}", GENEROUS)
         command: Any = scripts.READ, b"", (["none"] * 7, ["none", 100])
-        assert await link.run(*command) == [Status.UNKNOWN]
+        assert await link.run(*command) == Status.UNKNOWN
         before = opened()
         client.client_pause(60_000, all=False)
         try:
@@ -71,7 +71,7 @@ def test_what_is_answered_late_is_sent_once_more_on_another_connection(redis_por
                     await asyncio.sleep(0.005)
         finally:
             client.client_unpause()
-        assert await running == [Status.UNKNOWN]
+        assert await running == Status.UNKNOWN
         await link.close()
 
     with redis.Redis(port=redis_port) as client:
@@ -116,7 +116,7 @@ def test_a_call_is_cancelled_at_any_moment(redis_port: int, loop: Callable[..., 
     async def test() -> None:
         link = redis_client.RedisClient(f"redis://127.0.0.1:{redis_port}", GENEROUS)
         command: Any = scripts.READ, b"", (["none"] * 7, ["none", 100])
-        assert await link.run(*command) == [Status.UNKNOWN]
+        assert await link.run(*command) == Status.UNKNOWN
         in_flight = dropped = 0
         for moment in range(200):
             for call in (partial(link.run, *command), link.memory):
