@@ -127,24 +127,20 @@ RELIED_ON = [
         "`redis_pool` tries the options; a demoted primary's connections are dropped",
     ),
     (
-        "redis.asyncio.retry:Retry",
-        "update_supported_errors",
-        "`redis_pool` retries after uvloop's error of a connection that it is writing to",
-    ),
-    (
         "redis.asyncio.connection:ConnectionPool",
-        "get_connection get_available_connection ensure_connection release",
-        "`redis_pool` takes connections without locks; `RedisClient` sends encoded commands itself",
+        "get_connection get_available_connection ensure_connection release "
+        "_available_connections _in_use_connections",
+        "`redis_pool` takes and gives back connections without locks",
     ),
     (
         "redis.asyncio.connection:Connection",
-        "send_packed_command read_response disconnect",
-        "`RedisClient` sends commands that it has encoded itself",
+        "is_connected _socket_is_empty _reader",
+        "`redis_pool` looks whether a connection is ready",
     ),
     (
-        "redis.asyncio.retry:Retry",
-        "call_with_retry",
-        "`RedisClient` sends a command once more on a new connection",
+        "redis.asyncio.connection:Connection",
+        "send_packed_command read_response _writer",
+        "`Connections` sends commands that are encoded already, and ends a connection that is late",
     ),
     ("redis.commands.core:AsyncScript", "sha", "`RedisClient` names its scripts by their hashes"),
     (

@@ -1,8 +1,9 @@
 """Connections to Redis, by the address in SRUSERVE_STORE. Needs the extra `redis`."""
 
+import asyncio
 import re
 from contextlib import suppress
-from typing import Any, cast
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from redis.asyncio import ConnectionPool
@@ -29,21 +30,40 @@ class _Pool(ConnectionPool):
     Its own lets a command wait for a connection: `RedisClient` has a place for each.
     """
 
-    async def get_connection(self, *_: Any, **__: Any) -> Any:
+    async def get_connection(self, *_: Any, end: float | None = None, **__: Any) -> Any:
+        """A connection that is ready. end: when to give up, in the event loop's time."""
         connection: Any = self.get_available_connection()  # type: ignore[no-untyped-call]
         try:
-            await self.ensure_connection(connection)
+            if not _is_ready(connection):
+                async with asyncio.timeout_at(end):
+                    await self.ensure_connection(connection)
         except BaseException:
             await self.release(connection)
             raise
         return connection
 
+    async def release(self, connection: Any) -> None:
+        if getattr(connection, "_should_reconnect", False):  # an older client library has it not
+            await connection.disconnect()
+        self._in_use_connections.remove(connection)
+        self._available_connections.append(connection)
 
-def redis_pool(url: str, reply_seconds: float | None = None) -> Any:
+
+def _is_ready(connection: Any) -> bool:
+    """Whether a connection is open, and nothing is in it that the next reply would begin with."""
+    return bool(
+        connection.is_connected
+        and connection._socket_is_empty()
+        and not connection._reader.at_eof()
+    )
+
+
+def redis_pool(url: str, connect_seconds: float | None = None) -> Any:
     """A pool of connections to an address. It has not connected yet.
 
-    reply_seconds: for a reply; then the command is resent once, on another connection. None: no
-        limit.
+    Whoever waits for a reply bounds the wait: the library would begin a task for each command.
+
+    connect_seconds: for a connection; None: no limit.
 
     Raises `ValueError` for an unusable URL. Its message does not repeat the password.
     """
@@ -59,13 +79,11 @@ def redis_pool(url: str, reply_seconds: float | None = None) -> Any:
     for name in parse_qs(parts.query):
         if name != "db" and not (name.startswith("ssl_") and parts.scheme == "rediss"):
             raise ValueError(f"takes no option {name!r}, only `db`, and `ssl_…` with rediss://")
-    retry, closed = Retry(NoBackoff(), 1), cast(Any, RuntimeError)
-    retry.update_supported_errors([closed])  # uvloop's, if a connection closes during a write
     pool: Any = _Pool(
         max_connections=CONNECTIONS + UPKEEP_CONNECTIONS + 1,  # one for `memory`
-        socket_timeout=reply_seconds,
-        socket_connect_timeout=reply_seconds,
-        retry=retry,
+        socket_timeout=None,
+        socket_connect_timeout=connect_seconds,
+        retry=Retry(NoBackoff(), 1),
         **_DRIVER,
         **options,
     )

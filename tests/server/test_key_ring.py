@@ -43,7 +43,7 @@ def test_tokens_and_records_of_earlier_servers_still_open(key: str) -> None:
     opened = StateSealer(ring, 0, 1 << 20).open(sealed["token"], BINDING)
     assert pack_snapshot(opened) == pack_snapshot(SNAPSHOT)
     codec, reply = RecordCodec(Envelope(ring)), bytes.fromhex(sealed["reply"])
-    record, digests, reply_digest = codec.open(TENANT, "s1", bytes.fromhex(sealed["head"]))
+    record, digests, reply_digest = codec.open(TENANT, "s1", bytes.fromhex(sealed["head"]), 0.0)
     assert record == RECORD
     assert digests == {1: "aa" * 32, 2: "bb" * 32}
     assert codec.open_reply(record, reply, reply_digest) == b"a reply"

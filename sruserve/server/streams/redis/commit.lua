@@ -1,14 +1,14 @@
 -- Change a taken stream as a whole, and release it.
--- ARGV: id, most bytes or -1, idle time, who has it, how many states stay, their fields,
--- new fields and values
+-- ARGV: id, most bytes or -1, idle time, who has it, steps of the first and the last state that
+-- stay, new fields and values
 
-local id, max_bytes, idle, holder, count = unpack(ARGV, 1, 5)
-local FIRST_STATE, FIRST = 6, 6 + count
+local id, max_bytes, idle, holder, first, last = unpack(ARGV, 1, 6)
+local FIRST = 7
 local by = redis.call('HGET', stream, 'by')
 if by == '-' .. holder then return CHANGED end
 if by ~= holder then return LEASE_LOST end
 local staying, bytes, going = {}, of_stream(id), {}
-for i = FIRST_STATE, FIRST - 1 do staying[ARGV[i]] = true end
+for step = first, last do staying['state' .. step] = true end
 for _, field in ipairs(redis.call('HKEYS', stream)) do
   if staying[field] then bytes = bytes + of_field(redis.call('HSTRLEN', stream, field))
   elseif string.sub(field, 1, 5) == 'state' then table.insert(going, field) end

@@ -2,5 +2,6 @@
 -- ARGV: id, longest head
 
 local id, max_head_bytes = unpack(ARGV)
-if redis.call('EXISTS', stream) == 0 then return missing(id) end
-return found(max_head_bytes, redis.call('PTTL', stream), '')
+local left = redis.call('PTTL', stream)
+if left == -2 then return missing(id) end
+return found(left, redis.call('HGET', stream, 'head'), max_head_bytes, '', 0)

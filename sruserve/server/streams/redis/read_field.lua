@@ -3,4 +3,4 @@
 
 local field, max_bytes, holder = unpack(ARGV)
 if redis.call('HGET', stream, 'by') ~= holder then return LEASE_LOST end
-return read(field, max_bytes)
+return bounded(redis.call('HGET', stream, field), max_bytes)

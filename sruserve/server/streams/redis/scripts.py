@@ -10,12 +10,14 @@ from typing import Final
 
 
 class Status(IntEnum):
-    """What scripts return. A total of bytes, which is 0 or more, refuses `ADD` or `COMMIT`."""
+    """What scripts return. A total of bytes, which is 0 or more, refuses `ADD` or `COMMIT`.
+
+    `TAKE` and `READ` return a text if they found the stream.
+    """
 
     UNKNOWN = 0
     EXPIRED = 1
     BUSY = 2
-    STORED = 3
     CHANGED = -1
     EXISTS = -2
     LEASE_LOST = -3

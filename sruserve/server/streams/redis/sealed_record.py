@@ -48,7 +48,7 @@ class RecordCodec:
         return {"head": sealed, "reply": reply, "ended": b"%d" % record.ended}
 
     def open(
-        self, tenant: Tenant, stream_id: str, head: bytes
+        self, tenant: Tenant, stream_id: str, head: bytes, expires_at: float
     ) -> tuple[StreamRecord, StateDigests, str]:
         """The stream of a head, the digests of its states, and the digest of its reply.
 
@@ -74,6 +74,7 @@ class RecordCodec:
             seed=fields.seed,
             idle_seconds=fields.idle_seconds,
             created=fields.created,
+            expires_at=expires_at,
             step=fields.step,
             content=bytes.fromhex(fields.content),
             ended=fields.ended,

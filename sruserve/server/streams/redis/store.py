@@ -13,6 +13,7 @@ that is late keeps the stream until another one takes it, and can change nothing
 """
 
 import asyncio
+import re
 import time
 from collections import OrderedDict
 from collections.abc import Coroutine, Sequence
@@ -52,6 +53,7 @@ _HEAD_BYTES = 64 << 10
 _SEAL_BYTES = 1 << 10  # overhead of a seal
 _PIPELINE_CALLS, _PIPELINE_BYTES = 8, 1 << 20  # which Redis runs in a few milliseconds
 _NO_LIMIT = -1  # bytes
+_NUMBERS = re.compile(rb"(-?[0-9]{1,15}) ([0-9]{1,15}) ([0-9]{1,15}) ")
 _KNOWN_MODELS = 1 << 14  # streams, each of about 300 bytes
 _SPARE_PARTS = 4  # one of four parts of Redis' memory is for its clients and others' data
 
@@ -152,7 +154,7 @@ class RedisStore:
         arguments += [self._max_field_bytes, "" if step is None else step]
         try:
             reply = await self._run(scripts.TAKE, key, *arguments)
-            if reply == [Status.BUSY]:
+            if reply == Status.BUSY:
                 return None
             try:
                 record, self._taken[key] = self._open(tenant, stream_id, reply, lease)
@@ -162,7 +164,7 @@ class RedisStore:
                 record = StreamRecord(
                     stream_id, tenant, model="", seed=0, idle_seconds=0, created=0
                 )
-                self._taken[key] = _Taken(lease, reply[2], {}, "", 0)
+                self._taken[key] = _Taken(lease, self._parts(reply)[1], {}, "", 0)
         except BaseException:  # Redis may have run the script, or may run it later
             self._begin(self._release(key, lease))
             raise
@@ -272,13 +274,13 @@ class RedisStore:
         max_bytes = self._max_bytes_of(served.tenant) if bounded else _NO_LIMIT
         served.states.mark_stored()
         taken = self._taken[_key(record)]
-        staying = [_state_field(step) for step in record.checkpoints]
+        staying = record.checkpoints or (1, 0)  # they have no gaps
         fields = await self._fields(record, taken.digests, tokens)
         arguments = [
             *_quota_arguments(record, max_bytes),
             taken.lease,
-            len(staying),
-            *staying,
+            staying[0],
+            staying[-1],
             *_flatten(fields),
         ]
         status = await self._run(scripts.COMMIT, _key(record), *arguments)
@@ -316,16 +318,24 @@ class RedisStore:
         self, tenant: Tenant, stream_id: str, reply: Any, lease: str
     ) -> tuple[StreamRecord, _Taken]:
         """The stream in a reply of `TAKE` or `READ`, and the rest of what that holds."""
-        match reply:
-            case [Status.UNKNOWN | Status.EXPIRED as why]:
-                raise missing_stream(expired=why == Status.EXPIRED)
-            case [Status.STORED, bytes(head), int(left_ms), int(reply_bytes), bytes(state)]:
-                record, digests, reply_digest = self._records.open(tenant, stream_id, head)
-                record = replace(record, expires_at=time.time() + left_ms / 1000)
-                self._remember(record)
-                return record, _Taken(lease, left_ms, digests, reply_digest, reply_bytes, state)
-            case _:
-                raise self._client.bad_reply()
+        if type(reply) is int and reply in (Status.UNKNOWN, Status.EXPIRED):
+            raise missing_stream(expired=reply == Status.EXPIRED)
+        head, left_ms, reply_bytes, state = self._parts(reply)
+        expires_at = time.time() + left_ms / 1000
+        record, digests, reply_digest = self._records.open(tenant, stream_id, head, expires_at)
+        self._remember(record)
+        return record, _Taken(lease, left_ms, digests, reply_digest, reply_bytes, state)
+
+    def _parts(self, reply: Any) -> tuple[bytes, int, int, bytes]:
+        """The head, the remaining milliseconds, the length of the stored reply, and the state."""
+        numbers = _NUMBERS.match(reply) if isinstance(reply, bytes) else None
+        if numbers is None:
+            raise self._client.bad_reply()
+        left_ms, reply_bytes, head_bytes = map(int, numbers.groups())
+        begin, end = numbers.end(), numbers.end() + head_bytes
+        if end > len(reply):
+            raise self._client.bad_reply()
+        return reply[begin:end], left_ms, reply_bytes, reply[end:]
 
     async def _token(self, record: StreamRecord) -> str:
         """The sealed state after the last step of a taken stream; empty before the first."""

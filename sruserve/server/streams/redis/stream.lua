@@ -15,38 +15,32 @@ local sizes, ends, sum, expired = KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 -- The field `by` of a record names the holder of the lease, also after the lease has run out. A
 -- holder that has committed and released the stream stands there with `-` before its name.
 
+local now
+
 local function after(milliseconds)
-  local now = redis.call('TIME')
-  return now[1] * 1000 + math.floor(now[2] / 1000) + milliseconds
-end
-
--- A field of the record; empty if it is longer than `max_bytes`.
-local function read(field, max_bytes)
-  if redis.call('HSTRLEN', stream, field) > tonumber(max_bytes) then return '' end
-  return redis.call('HGET', stream, field) or ''
-end
-
--- The reply of a script that found the stream.
-local function found(max_head_bytes, left, state)
-  local reply_bytes = redis.call('HSTRLEN', stream, 'reply')
-  return {STORED, read('head', max_head_bytes), left, reply_bytes, state}
-end
-
--- The state after the last step; empty unless `step` is the next step, or is empty itself. A rewind
--- deletes the states after it, so the state of the highest number is the last one.
-local function last_state(step, max_bytes)
-  local last, field = -1, nil
-  for _, name in ipairs(redis.call('HKEYS', stream)) do
-    local number = tonumber(string.match(name, '^state(%d+)$'))
-    if number and number > last then last, field = number, name end
+  if not now then
+    local time = redis.call('TIME')
+    now = time[1] * 1000 + math.floor(time[2] / 1000)
   end
-  if not field or (step ~= '' and tonumber(step) ~= last + 1) then return '' end
-  return read(field, max_bytes)
+  return now + milliseconds
+end
+
+-- A text; empty if it is missing or longer than `max_bytes`.
+local function bounded(text, max_bytes)
+  return text and #text <= tonumber(max_bytes) and text or ''
+end
+
+-- The reply of a script that found the stream: one text, which a client reads at once.
+local function found(left, head, max_head_bytes, state, max_state_bytes)
+  head = bounded(head, max_head_bytes)
+  local reply_bytes = redis.call('HSTRLEN', stream, 'reply')
+  local numbers = string.format('%d %d %d ', left, reply_bytes, #head)
+  return numbers .. head .. bounded(state, max_state_bytes)
 end
 
 -- The reply of a script that did not.
 local function missing(id)
   if redis.call('EXISTS', tombstone) == 1 or redis.call('ZSCORE', ends, id)
-    or redis.call('ZSCORE', expired, id) then return {EXPIRED} end
-  return {UNKNOWN}
+    or redis.call('ZSCORE', expired, id) then return EXPIRED end
+  return UNKNOWN
 end

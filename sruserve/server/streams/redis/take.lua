@@ -3,12 +3,26 @@
 -- read), longest state, number of the step to be done; empty: the next one
 
 local id, holder, lease_ms, max_head_bytes, to_free, max_state_bytes, step = unpack(ARGV)
-if redis.call('EXISTS', stream) == 0 then return missing(id) end
+
+-- The name of the state before the step. A step that has a state was done already.
+local function start()
+  if step ~= '' then
+    return redis.call('HSTRLEN', stream, 'state' .. step) == 0 and 'state' .. step - 1 or ''
+  end
+  local last = -1
+  for _, name in ipairs(redis.call('HKEYS', stream)) do
+    last = math.max(last, tonumber(string.match(name, '^state(%d+)$')) or -1)
+  end
+  return 'state' .. last
+end
+
+local left, least = redis.call('PTTL', stream), 2 * lease_ms
+if left == -2 then return missing(id) end
 if to_free == '1' then redis.call('HDEL', stream, '') end  -- then a full Redis takes the rest
 local taken = redis.call('SET', lease, holder, 'NX', 'PX', lease_ms)
-if not taken and redis.call('GET', lease) ~= holder then return {BUSY} end
+if not taken and redis.call('GET', lease) ~= holder then return BUSY end
 redis.call('HSET', stream, 'by', holder)
-local left, least = redis.call('PTTL', stream), 2 * lease_ms
 if left < least then live(id, least) end
-local state = to_free == '1' and '' or last_state(step, max_state_bytes)
-return found(max_head_bytes, left, state)
+local name = to_free == '1' and '' or start()
+local head, state = unpack(redis.call('HMGET', stream, 'head', name))
+return found(left, head, max_head_bytes, state, max_state_bytes)

@@ -37,7 +37,7 @@ def test_commands_of_a_tenant_leave_connections_to_others_and_to_upkeep(
                 while asking() != count:
                     await asyncio.sleep(0.005)
 
-        assert await link.run(scripts.READ, b"a", NOTHING) == [Status.UNKNOWN]
+        assert await link.run(scripts.READ, b"a", NOTHING) == Status.UNKNOWN
         half = CONNECTIONS // 2
         client.client_pause(60_000, all=False)
         try:
@@ -51,7 +51,7 @@ def test_commands_of_a_tenant_leave_connections_to_others_and_to_upkeep(
             link._seconds = 3600
         finally:
             client.client_unpause()
-        assert await asyncio.gather(*greedy, *others) == [[Status.UNKNOWN]] * (10 * half + 3)
+        assert await asyncio.gather(*greedy, *others) == [Status.UNKNOWN] * (10 * half + 3)
         await link.close()
 
     with redis.Redis(port=redis_port) as client:

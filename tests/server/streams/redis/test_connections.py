@@ -17,36 +17,82 @@ from sruserve.server.streams.redis.scripts import Status
 from tests.server.ports import free_port
 from tests.server.streams.conftest import StartRedis
 from tests.server.streams.redis.generous_timing import GENEROUS
+from tests.server.streams.redis.proxies import BeforeRedis
 
 
 def test_a_connection_that_ends_while_it_is_written_to_is_one_more_that_is_lost(
     redis_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """uvloop raises a `RuntimeError` for it, and none of Redis' errors."""
-    send, lost = AbstractConnection._send_packed_command, 0
+    send, lost = AbstractConnection.send_packed_command, 0
 
-    async def losing(connection: Any, command: Any) -> None:
+    async def losing(connection: Any, command: Any, check_health: bool = True) -> None:
         nonlocal lost
         if lost:
             lost -= 1
             connection._writer.transport.abort()
             await asyncio.sleep(0.01)  # now the transport is closed
-        await send(connection, command)
+        await send(connection, command, check_health)
 
     async def test() -> None:
         nonlocal lost
         link = redis_client.RedisClient(f"redis://127.0.0.1:{redis_port}", GENEROUS)
         command: Any = scripts.READ, b"", (["none"] * 7, ["none", 100])
-        assert await link.run(*command) == [Status.UNKNOWN]
+        assert await link.run(*command) == Status.UNKNOWN
         lost = 1
-        assert await link.run(*command) == [Status.UNKNOWN], "a command is sent once more"
+        assert await link.run(*command) == Status.UNKNOWN, "a command is sent once more"
         lost = 2
         with pytest.raises(StoreUnavailable):
             await link.run(*command)
-        assert await link.run(*command) == [Status.UNKNOWN]
+        assert await link.run(*command) == Status.UNKNOWN
         await link.close()
 
-    monkeypatch.setattr(AbstractConnection, "_send_packed_command", losing)
+    monkeypatch.setattr(AbstractConnection, "send_packed_command", losing)
+    uvloop.run(test())
+
+
+def test_what_is_answered_late_is_sent_once_more_on_another_connection(redis_port: int) -> None:
+    async def test(client: redis.Redis) -> None:
+        def opened() -> int:
+            return int(client.info("stats")["total_connections_received"])
+
+        link = redis_client.RedisClient(f"redis://127.0.0.1:{redis_port}", GENEROUS)
+        command: Any = scripts.READ, b"", (["none"] * 7, ["none", 100])
+        assert await link.run(*command) == Status.UNKNOWN
+        before = opened()
+        client.client_pause(60_000, all=False)
+        try:
+            link._connections.reply_seconds = 0.01
+            running = asyncio.create_task(link.run(*command))
+            await asyncio.sleep(0)  # now it is sent
+            link._connections.reply_seconds = 90
+            async with asyncio.timeout(60):
+                while opened() == before:
+                    await asyncio.sleep(0.005)
+        finally:
+            client.client_unpause()
+        assert await running == Status.UNKNOWN
+        await link.close()
+
+    with redis.Redis(port=redis_port) as client:
+        uvloop.run(test(client))
+
+
+def test_a_command_ends_in_its_time_whatever_hangs(redis_port: int) -> None:
+    """A reply that does not come, and a connection of which the greeting is not answered."""
+
+    async def test() -> None:
+        for hangs in (b"EVALSHA", b"HELLO"):
+            proxy = BeforeRedis(redis_port, withheld=hangs)
+            link = redis_client.RedisClient(f"redis://127.0.0.1:{proxy.port}", GENEROUS)
+            link._seconds = 0.1
+            try:
+                with pytest.raises(StoreUnavailable):
+                    await link.run(scripts.READ, b"", (["none"] * 7, ["none", 100]))
+            finally:
+                await link.close()
+                proxy.close()
+
     uvloop.run(test())
 
 
@@ -70,7 +116,7 @@ def test_a_call_is_cancelled_at_any_moment(redis_port: int, loop: Callable[..., 
     async def test() -> None:
         link = redis_client.RedisClient(f"redis://127.0.0.1:{redis_port}", GENEROUS)
         command: Any = scripts.READ, b"", (["none"] * 7, ["none", 100])
-        assert await link.run(*command) == [Status.UNKNOWN]
+        assert await link.run(*command) == Status.UNKNOWN
         in_flight = dropped = 0
         for moment in range(200):
             for call in (partial(link.run, *command), link.memory):

@@ -33,18 +33,18 @@ def test_a_fork_whose_client_leaves_takes_back_what_it_began_and_others_wait_unt
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     begun, goes_on = asyncio.Event(), asyncio.Event()
-    together = RedisClient._run_pipeline
+    together = RedisClient.run_each
 
     async def slowly(
-        link: RedisClient, script: str, calls: Sequence[Call], **how: bool
+        link: RedisClient, script: str, owner: bytes, calls: Sequence[Call], **kind: bool
     ) -> list[Any]:
-        done = await together(link, script, calls, **how)
+        done = await together(link, script, owner, calls, **kind)
         if script == scripts.ADD and len(calls) > 1:
             begun.set()
             await goes_on.wait()
         return done
 
-    monkeypatch.setattr(RedisClient, "_run_pipeline", slowly)
+    monkeypatch.setattr(RedisClient, "run_each", slowly)
 
     async def test(streams: Streams, catalogue: Catalogue) -> None:
         tenant = Tenant("leaves", KeyEntry(key=ACME))

@@ -20,8 +20,8 @@ from tests.server.streams.replies import code
 
 RUBBISH = (
     b"+OK", b":abc", b"$abc", b"$-5", b"*abc", b"*-1", b"*0", b"*1\r\n:3", b"%1\r\n:1\r\n:2",
-    b"*4\r\n:3\r\n:1\r\n:2\r\n$1\r\nx", b"*4\r\n:3\r\n$1\r\nx\r\n:5\r\n:5",
-    b"*5\r\n:3\r\n$1\r\ny\r\n$1\r\nx\r\n:5\r\n$0\r\n", b"*5\r\n:3\r\n$1\r\nx\r\n:5\r\n:5\r\n:5",
+    b"$1\r\nx", b"$3\r\n5 5", b"$7\r\n5 x 1 x", b"$8\r\n5 -1 1 x", b"$7\r\n5 5 9 x",
+    b"$19\r\n5 5 " + b"9" * 15, b"$39\r\n5 5 " + b"9" * 35, b"*4\r\n:3\r\n:1\r\n:2\r\n$1\r\nx",
     b"*1\r\n" * 5000,
     b"$2\r\n\xff\xfe", b",abc", b"#x", b"(abc", b"~1\r\n*1\r\n:1", b"-", b":-77",
     b"$19\r\nmaxmemory:" + b"9" * 9, b"$14\r\nmaxmemory:-5\r\n", b"HTTP/1.1 400 Bad Request",
