@@ -19,7 +19,7 @@ class Company:
     name = "company"
     question = "Is a result the same alone and among other requests?"
 
-    def most_requests(self, samples: int) -> int:
+    def max_requests(self, samples: int) -> int:
         return (2 + _ROUNDS) * samples + 1 + _TRIES * 2 * 2
 
     def run(self, examination: Examination) -> Finding:

@@ -17,7 +17,7 @@ class Split:
     name = "split"
     question = "Does an input in chunks give the result of the whole?"
 
-    def most_requests(self, samples: int) -> int:
+    def max_requests(self, samples: int) -> int:
         chunks = sum(len(places) + 1 for places in _CUTS)
         chosen = min(samples, _SAMPLES)
         opened_and_closed = 2 * len(_CUTS)

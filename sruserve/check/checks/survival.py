@@ -21,7 +21,7 @@ class Survival:
     name = "state"
     question = "Does a state give the same later, twice and after other work?"
 
-    def most_requests(self, samples: int) -> int:
+    def max_requests(self, samples: int) -> int:
         chosen = min(samples, _SAMPLES)
         probes = 10
         return probes + chosen * (4 + _COPIES) + samples + chosen * _KINDS * 2 * (2 + 2)
