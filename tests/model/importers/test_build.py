@@ -30,9 +30,9 @@ def test_names_of_no_known_origin_are_refused_unless_the_origin_is_said(tmp_path
     assert "dense.weight [4, 4], dense.bias [4]" in message
     assert "fit no known format" in message
     assert all(name in message for name in FORMATS)
-    said = ("--format", "sru")
-    assert "no rnn_lst.* tensors" in refused(tmp_path, OTHER, "encode", *said, options={})
-    assert "weight_c is missing" in refused(tmp_path, STACK, "encode", *said, options={})
+    arguments = ("--format", "sru")
+    assert "no rnn_lst.* tensors" in refused(tmp_path, OTHER, "encode", *arguments, options={})
+    assert "weight_c is missing" in refused(tmp_path, STACK, "encode", *arguments, options={})
 
 
 @pytest.mark.parametrize("name", FORMATS)
