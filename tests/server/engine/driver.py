@@ -37,7 +37,7 @@ def same_state(left: Snapshot | None, right: Snapshot | None) -> bool:
         getattr(left, name) == getattr(right, name)
         for name in (
             *("steps", "pending", "seed", "choice", "window", "word", "utf8", "held_back"),
-            *("constraint", "spelled"),
+            *("constraint", "consumed"),
         )
     )
 
