@@ -61,10 +61,10 @@ def exact_spans(model: Tagger, texts: Sequence[Marked]) -> dict[str, int]:
     """
     model.eval()
     counts = Counter[str]()
-    for text, wanted in texts:
+    for text, expected in texts:
         (labels,) = model(torch.tensor(list(text.encode()))[:, None])
         marked = marked_by(labels, text)
-        some = {"right": set(marked) & set(wanted), "marked": marked, "wanted": wanted}
+        some = {"right": set(marked) & set(expected), "marked": marked, "wanted": expected}
         for name, spans in some.items():
             counts[name] += len(spans)
             counts.update(f"{name} {label}" for _, _, label in spans)
@@ -73,7 +73,7 @@ def exact_spans(model: Tagger, texts: Sequence[Marked]) -> dict[str, int]:
 
 def f1(counts: dict[str, int], label: str = "") -> float:
     """F1 of exact spans, of all or of a label."""
-    right, marked, wanted = (
+    right, marked, expected = (
         counts.get(f"{name} {label}".strip(), 0) for name in ("right", "marked", "wanted")
     )
-    return 2 * right / max(1, marked + wanted)
+    return 2 * right / max(1, marked + expected)

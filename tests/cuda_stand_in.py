@@ -108,7 +108,7 @@ class StandInCuda:
         self.is_lost = False
         self._default = Stream(self)
         self._streams: dict[int, list[Stream]] = {}
-        self._given: dict[int, int] = {}
+        self._next_stream: dict[int, int] = {}
         self._current = threading.local()
         for name in _CLASSES:
             patch.setattr(torch.cuda, name, getattr(self, f"new_{name.lower()}"))
@@ -129,8 +129,8 @@ class StandInCuda:
 
     def new_stream(self, device: object = None, priority: int = 0) -> Stream:
         streams = self._streams.setdefault(priority, [Stream(self) for _ in range(STREAMS)])
-        count = self._given.get(priority, 0)
-        self._given[priority] = count + 1
+        count = self._next_stream.get(priority, 0)
+        self._next_stream[priority] = count + 1
         return streams[count % STREAMS]
 
     def new_event(self) -> Event:

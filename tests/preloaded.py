@@ -146,10 +146,10 @@ def run(
     timeout: float = 300,
 ) -> subprocess.CompletedProcess[str]:
     """Run a program to its end, with `text` as its input; see `Preloaded`."""
-    with TemporaryFile("w+") as given, TemporaryFile("w+") as output, TemporaryFile("w+") as errors:
-        given.write(text)
-        given.seek(0)
-        streams = (given.fileno(), output.fileno(), errors.fileno())
+    with TemporaryFile("w+") as stdin, TemporaryFile("w+") as output, TemporaryFile("w+") as errors:
+        stdin.write(text)
+        stdin.seek(0)
+        streams = (stdin.fileno(), output.fileno(), errors.fileno())
         process = Preloaded(*arguments, streams=streams, environment=environment, folder=folder)
         try:
             process.wait(timeout)

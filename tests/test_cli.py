@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from sruserve import __version__
 from sruserve.cli import app
+from sruserve.server.repository.discovery import BUNDLED
 from sruserve.server.settings import Settings
 from tests.support import save_random_model
 
@@ -157,9 +158,10 @@ def test_inspect_says_that_a_folder_holds_no_model(tmp_path: Path) -> None:
         assert f"{path.name} {reason}" in result.stderr
 
 
-def test_verify_names_a_missing_case_once(tmp_path: Path) -> None:
-    model, case = save_random_model(tmp_path / "m", vocab_size=9), tmp_path / "absent.safetensors"
-    result = CliRunner().invoke(app, ["verify", str(model), str(case), "--device", "cpu"])
+@pytest.mark.parametrize("name", ["question-type", "numbers"])
+def test_verify_names_a_missing_case_once(tmp_path: Path, name: str) -> None:
+    case = tmp_path / "absent.safetensors"
+    result = CliRunner().invoke(app, ["verify", str(BUNDLED / name), str(case), "--device", "cpu"])
     assert result.stderr == f"error: cannot read {case}: No such file or directory\n"
 
 

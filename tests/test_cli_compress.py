@@ -43,10 +43,10 @@ def test_a_file_is_compressed_beside_itself_and_comes_back(file: Path) -> None:
 def test_standard_input_and_output_are_files(tmp_path: Path) -> None:
     preloader = command(tmp_path / "sruserve", "-m", "sruserve")
 
-    def piped(name: str, given: bytes) -> subprocess.CompletedProcess[bytes]:
+    def piped(name: str, content: bytes) -> subprocess.CompletedProcess[bytes]:
         words = [str(tmp_path / "sruserve"), name, "-"]
         return subprocess.run(
-            words, input=given, pass_fds=[preloader], capture_output=True, check=True
+            words, input=content, pass_fds=[preloader], capture_output=True, check=True
         )
 
     small = piped("compress", TEXT)

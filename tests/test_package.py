@@ -204,8 +204,8 @@ def test_the_pinned_triton_is_the_one_that_the_pinned_torch_asks_for() -> None:
     """A CUDA build of torch requires exactly one Triton: another pin could not be installed."""
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pins = dict(line.split("==") for line in lines if "==" in line)
-    wanted = {"2.11.0": "3.6.0", "2.13.0": "3.7.1"}  # as their wheels' metadata say
-    assert pins["triton"] == wanted[pins["torch"]]
+    required = {"2.11.0": "3.6.0", "2.13.0": "3.7.1"}  # as their wheels' metadata say
+    assert pins["triton"] == required[pins["torch"]]
 
 
 def test_make_says_what_it_does_before_every_step_that_takes_long(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from bench.report.machine import ROOT
 _BENCH = (sys.executable, "-m", "bench.gpu", "--time-anyway")
 _UNCHECKED = (*_BENCH, "--groups", "--parts")
 _STAGE_SECONDS = 570
-_MOST_PROCESSES = 15  # of tests, whose kernels take 40 to 60 minutes to compile in one
+_MAX_PROCESSES = 15  # of tests, whose kernels take 40 to 60 minutes to compile in one
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def _variant(part: str, *candidates: str) -> Step:
 
 _TESTS = (
     *(sys.executable, "-m", "pytest", "tests/gpu", "-p", "bench.gpu.pytest_lines", "-W", "default"),
-    *("-n", str(max(1, min(_MOST_PROCESSES, (os.cpu_count() or 2) - 1))), "-q"),
+    *("-n", str(max(1, min(_MAX_PROCESSES, (os.cpu_count() or 2) - 1))), "-q"),
 )
 _RACECHECK = ("compute-sanitizer", "--tool", "racecheck", "--error-exitcode", "3")
 STAGES = {

@@ -145,7 +145,7 @@ def host_seconds(
 
     async def complete(engine: Engine) -> None:
         loop = asyncio.get_running_loop()
-        wanted = Sampling(
+        request = Sampling(
             max_tokens=1 + steps + 4 * burst,
             stop=sampling.stop,
             repetition_penalty=sampling.repetition_penalty,
@@ -158,7 +158,7 @@ def host_seconds(
                 lambda *_: None,
                 loop.create_future(),
                 stream=sent,
-                sampling=wanted,
+                sampling=request,
             )
             for seed in range(streams)
         ]

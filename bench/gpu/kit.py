@@ -65,15 +65,15 @@ def main() -> int:
 def _download(folder: Path, python: str) -> None:
     """Download wheels for another machine, without torch and what it brings."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [*project["dependencies"], *project["optional-dependencies"]["grammars"]]
-    wanted = [each for each in wanted if not each.startswith("torch")]
+    requirements = [*project["dependencies"], *project["optional-dependencies"]["grammars"]]
+    requirements = [each for each in requirements if not each.startswith("torch")]
     for wheel in folder.glob("*.whl"):
         wheel.unlink()
     subprocess.run(
         [
             *(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"),
             *("--only-binary", ":all:", "--python-version", python, "--dest", str(folder)),
-            *("--constraint", str(ROOT / "constraints.txt"), *wanted, *_OF_TESTS),
+            *("--constraint", str(ROOT / "constraints.txt"), *requirements, *_OF_TESTS),
         ],
         check=True,
     )

@@ -63,7 +63,7 @@ def lrn(report: Report, device: torch.device, rounds: int, quick: bool) -> None:
         report.add_case(case, samples)
         for family in FAMILIES[:-1]:
             ratio = samples[labels[family]].over(samples[labels["lrn"]]).median
-            said = ""
+            note = ""
             if stack.seconds:
-                said = f" (the paper: {stack.seconds[family] / stack.seconds['lrn']:.2f})"
-            report.check(f"{case}: {family.upper()} / LRN{said}", ratio, "x")
+                note = f" (the paper: {stack.seconds[family] / stack.seconds['lrn']:.2f})"
+            report.check(f"{case}: {family.upper()} / LRN{note}", ratio, "x")

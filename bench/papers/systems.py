@@ -96,12 +96,12 @@ def run(network: Network, sequences: Sequences, last: bool, carries: bool) -> Ca
     states = network.layout.allocate(count, network.device)
     source = rows if carries else torch.full_like(rows, -1)
     batch = RaggedBatch(torch.arange(count + 1) * steps, states, source, rows)
-    wanted = torch.arange(1, count + 1) * steps - 1 if last else None
+    output_rows = torch.arange(1, count + 1) * steps - 1 if last else None
     packed = sequences.inputs.flatten(0, 1).contiguous()
     has_head = network.config.outputs is not None
 
     def call() -> Tensor:
-        hidden = network.hidden(packed, batch, wanted)
+        hidden = network.hidden(packed, batch, output_rows)
         return finished(network.logits(hidden) if has_head else hidden)
 
     return call

@@ -18,7 +18,7 @@ from bench.report.machine import ROOT
 _POLL_SECONDS = 0.005
 _START_SECONDS = 120
 _STOP_SECONDS = 30
-_GIVEN_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_EPHEMERAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _LOWEST_PORT = 10_000
 SRUSERVE = (sys.executable, "-c", "from sruserve.cli import main; main()", "serve")
 
@@ -144,9 +144,9 @@ def answers(port: int, method: str, path: str, body: bytes = b"") -> bool:
 
 def free_port() -> int:
     """Return a port of 127.0.0.1 that is free now, and that the system gives to no connection."""
-    lowest_given = int(_GIVEN_PORTS.read_text().split()[0])
+    lowest_ephemeral = int(_EPHEMERAL_PORTS.read_text().split()[0])
     while True:
-        port = randrange(_LOWEST_PORT, max(lowest_given, 2 * _LOWEST_PORT))
+        port = randrange(_LOWEST_PORT, max(lowest_ephemeral, 2 * _LOWEST_PORT))
         with suppress(OSError), socket.socket() as probe:
             probe.bind(("127.0.0.1", port))
             return port

@@ -39,7 +39,7 @@ fontsize=10, height=0.28, margin="0.09,0.04"];
 edge [color="#777777", arrowsize=0.5, fontname="Helvetica", fontsize=8, fontcolor="#555555"];"""
 
 
-_SAID_ANYWAY = re.compile(r"<!--.*?-->\n?|<title>.*?</title>\n?|<!DOCTYPE.*?>\n", re.DOTALL)
+_REDUNDANT = re.compile(r"<!--.*?-->\n?|<title>.*?</title>\n?|<!DOCTYPE.*?>\n", re.DOTALL)
 
 
 def small_graph(kind: str) -> GraphProto:
@@ -127,7 +127,7 @@ def main() -> None:
         drawn = subprocess.run(  # noqa: S603
             command, input=dot_of(small_graph(kind)), capture_output=True, text=True, check=True
         ).stdout
-        (FOLDER / f"{kind}.svg").write_text(_SAID_ANYWAY.sub("", drawn))
+        (FOLDER / f"{kind}.svg").write_text(_REDUNDANT.sub("", drawn))
 
 
 if __name__ == "__main__":

@@ -159,13 +159,13 @@ def _cell(number: int, text: str) -> Record:
 def _place(head: list[str], column: str | None) -> int:
     """Return the number of the column with the text."""
     names = [name.strip() for name in head]
-    wanted = _TEXT_COLUMNS if column is None else (column,)
-    place = next((names.index(name) for name in wanted if name in names), None)
+    accepted = _TEXT_COLUMNS if column is None else (column,)
+    place = next((names.index(name) for name in accepted if name in names), None)
     if place is None and column is None and len(names) == 1:
         place = 0
     if place is None:
         raise InputError(
-            f"the CSV has no column {' or '.join(wanted)}, but {', '.join(names)[:200]}: name the "
-            "one with the text by --column"
+            f"the CSV has no column {' or '.join(accepted)}, but {', '.join(names)[:200]}: name "
+            "the one with the text by --column"
         )
     return place

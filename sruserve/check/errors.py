@@ -11,7 +11,7 @@ CheckError
 from sruserve.model.errors import printable
 
 _MAX_MESSAGE = 2000
-_MAX_SAID = 300  # by a server
+_MAX_DETAIL = 300  # by a server
 
 
 class CheckError(Exception):
@@ -41,13 +41,13 @@ class Refused(CheckError):
     code = "refused"
 
     def __init__(self, status: int, message: str, request: str, server_code: str = "") -> None:
-        said = f": {message[:_MAX_SAID]}" if message else ""
+        detail = f": {message[:_MAX_DETAIL]}" if message else ""
         hint = ""
         if status in (401, 403):
             hint = "; set SRUSERVE_CHECK_API_KEY to a key of this server"
         elif status in (413, 422):
             hint = ". If a text does not fit the model, name a file of texts that do with --inputs"
-        super().__init__(f"the server refused {request} with {status}{said}{hint}")
+        super().__init__(f"the server refused {request} with {status}{detail}{hint}")
         self.status, self.server_code = status, server_code
 
 

@@ -27,9 +27,9 @@ class Checked:
     finding: Finding
 
 
-def most_requests(samples: int) -> int:
+def max_requests(samples: int) -> int:
     """The number of requests that an examination never exceeds, for each replica."""
-    return _TO_OPEN + _PUT_OFF + sum(check.most_requests(samples) for check in CHECKS)
+    return _TO_OPEN + _PUT_OFF + sum(check.max_requests(samples) for check in CHECKS)
 
 
 def examine(examination: Examination, begin: Callable[[Check], None]) -> list[Checked]:

@@ -52,10 +52,10 @@ class Comparisons:
     is_rounding: bool = True
     failures: list[Failure] = field(default_factory=list)
 
-    def add(self, expected: Result, got: Result, example: str, size: int) -> Difference | None:
+    def add(self, expected: Result, actual: Result, example: str, size: int) -> Difference | None:
         """Compare; return the difference if it exceeds the tolerance."""
         self.count += 1
-        difference = compare(expected, got)
+        difference = compare(expected, actual)
         if difference is None:
             return None
         self.largest = max(self.largest, difference.largest)

@@ -76,11 +76,11 @@ def joined(results: Sequence[Result]) -> Result:
     return Result(parts, last.per_step)
 
 
-def compare(expected: Result, got: Result) -> Difference | None:
+def compare(expected: Result, actual: Result) -> Difference | None:
     """The difference of two results, or None if they are equal bit for bit."""
     pairs = [
-        (name, expected.parts.get(name, ()), got.parts.get(name, ()))
-        for name in dict.fromkeys((*expected.parts, *got.parts))
+        (name, expected.parts.get(name, ()), actual.parts.get(name, ()))
+        for name in dict.fromkeys((*expected.parts, *actual.parts))
     ]
     differences = [
         (f"{name}[{i}]" if max(len(one), len(other)) > 1 else name, i, one, other)

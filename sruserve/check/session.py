@@ -9,7 +9,7 @@ from typing import NamedTuple
 from sruserve.check.address import Address
 from sruserve.check.checks.examination import Check, Examination
 from sruserve.check.errors import Misuse
-from sruserve.check.examine import Checked, examine, exit_code, most_requests
+from sruserve.check.examine import Checked, examine, exit_code, max_requests
 from sruserve.check.protocols.detect import PROTOCOLS, detect
 from sruserve.check.samples import TEXTS, Sample, read_texts
 from sruserve.check.transport import Access, Transport
@@ -57,7 +57,7 @@ def check_server(
     """
     texts = TEXTS if options.inputs is None else read_texts(options.inputs)
     access = Access(options.key, options.timeout_seconds, _tls(options.ca_file))
-    bound = most_requests(len(texts))
+    bound = max_requests(len(texts))
     addresses = [Address.parse(url) for url in options.urls]
     replicas = [Transport(address, access, bound) for address in addresses]
     to_each = " to each" if len(addresses) > 1 else ""

@@ -37,14 +37,14 @@ class Transport:
     """Requests to one server, each over a connection of its own. Threads may share it.
 
     Redirects are not followed, so a key goes to no other server.
-    requests: the number of requests sent so far; at most `most_requests`.
+    requests: the number of requests sent so far; at most `max_requests`.
     """
 
-    def __init__(self, address: Address, access: Access, most_requests: int) -> None:
+    def __init__(self, address: Address, access: Access, max_requests: int) -> None:
         if not access.key.isascii() or not access.key.isprintable():
             raise Misuse("the API key has characters that no HTTP header can carry")
         self.address, self.requests = address, 0
-        self._key, self._most_requests = access.key, most_requests
+        self._key, self._max_requests = access.key, max_requests
         self._connections = Connections(address, access.timeout_seconds, access.tls)
         self._lock = threading.Lock()
 
@@ -67,8 +67,8 @@ class Transport:
         events = [self._json(request, line) for line in lines if line != b"[DONE]"]
         for event in events:
             if isinstance(event, dict) and event.get("error"):
-                said = self._shown(_error(json.dumps(event).encode())[0])[:200]
-                raise NoAnswer(f"the events of {request} end with an error: {said}")
+                message = self._shown(_error(json.dumps(event).encode())[0])[:200]
+                raise NoAnswer(f"the events of {request} end with an error: {message}")
         if not events:
             raise NoAnswer(f"the reply to {request} has no server-sent events")
         return events
@@ -116,8 +116,8 @@ class Transport:
         with self._lock:
             if self._connections.closed.is_set():
                 raise NoAnswer("the examination was stopped")
-            if self.requests >= self._most_requests:
-                raise NoAnswer(f"all {self._most_requests} announced requests are used up")
+            if self.requests >= self._max_requests:
+                raise NoAnswer(f"all {self._max_requests} announced requests are used up")
             self.requests += 1
 
     def _headers(self, content: bytes | None) -> dict[str, str]:
@@ -151,14 +151,14 @@ def _wait_seconds(retry_after: str | None) -> float:
 def _error(content: bytes) -> tuple[str, str]:
     """Message and code of an error: {"error": {"message", "code"}}, {"error": text} and others."""
     try:
-        said = json.loads(content)
+        error = json.loads(content)
     except (ValueError, RecursionError):
         return content[:4096].decode("utf-8", "replace"), ""
     code: Any = ""
     for _ in range(2):
-        if isinstance(said, dict):
-            code = said.get("code", code)
-            keys = [key for key in ("error", "message", "detail") if key in said]
-            said = said[keys[0]] if keys else ""
-    message = said if isinstance(said, str) else json.dumps(said)
+        if isinstance(error, dict):
+            code = error.get("code", code)
+            keys = [key for key in ("error", "message", "detail") if key in error]
+            error = error[keys[0]] if keys else ""
+    message = error if isinstance(error, str) else json.dumps(error)
     return message, code if isinstance(code, str) else ""

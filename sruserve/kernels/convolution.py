@@ -28,15 +28,15 @@ class Ending:
 
     taps: steps of the window that come before the input's end.
     first: the first column whose windows have more steps.
-    fewest, most: (columns - first), float32: steps of the inputs that have this window; None where
-        every input has it.
+    min_steps, max_steps: (columns - first), float32: steps of the inputs that have this window;
+        None where every input has it.
     filling: (columns - first), float32: what the padding adds; None for zeros.
     """
 
     taps: int
     first: int
-    fewest: Tensor | None
-    most: Tensor | None
+    min_steps: Tensor | None
+    max_steps: Tensor | None
     filling: Tensor | None
 
     def sums(self, begun: Tensor, count: Tensor) -> Tensor:
@@ -45,9 +45,11 @@ class Ending:
         begun: (rows, columns - first), the sums over the first `taps` steps.
         """
         ended = begun if self.filling is None else begun + self.filling
-        if self.fewest is not None:
-            ended = torch.where(count >= self.fewest, ended, -torch.inf)
-        return ended if self.most is None else torch.where(count <= self.most, ended, -torch.inf)
+        if self.min_steps is not None:
+            ended = torch.where(count >= self.min_steps, ended, -torch.inf)
+        if self.max_steps is not None:
+            ended = torch.where(count <= self.max_steps, ended, -torch.inf)
+        return ended
 
 
 def endings(windows: Windows, filling: Tensor | None, device: torch.device) -> tuple[Ending, ...]:
@@ -57,14 +59,15 @@ def endings(windows: Windows, filling: Tensor | None, device: torch.device) -> t
     """
     result = []
     for taps in range(windows.longest):
-        first, fewest, most = windows.first(taps), windows.fewest(taps), windows.most(taps)
-        if bool((most >= fewest.clamp(min=1)).any()):
+        first = windows.first(taps)
+        min_steps, max_steps = windows.min_steps(taps), windows.max_steps(taps)
+        if bool((max_steps >= min_steps.clamp(min=1)).any()):
             result.append(
                 Ending(
                     taps,
                     first,
-                    fewest.to(device) if bool((fewest > 1).any()) else None,
-                    most.to(device) if bool(most.isfinite().any()) else None,
+                    min_steps.to(device) if bool((min_steps > 1).any()) else None,
+                    max_steps.to(device) if bool(max_steps.isfinite().any()) else None,
                     None if filling is None else filling[taps, first:].to(device),
                 )
             )

@@ -13,9 +13,9 @@ from sruserve.kernels.ragged import RaggedBatch
 
 log = logging.getLogger("sruserve.kernels")
 
-FEWEST_ROWS = 32
-MOST_GRAPHS = 16  # at a time
-MOST_CAPTURES = 64  # in all: each holds up the GPU, so changing inputs must not capture for ever
+MIN_ROWS = 32
+MAX_GRAPHS = 16  # at a time
+MAX_CAPTURES = 64  # in all: each holds up the GPU, so changing inputs must not capture for ever
 USES_BEFORE_CAPTURE = 3
 _ALIGNED = 2  # int64 numbers in 16 bytes, the alignment of the kernels' pointers
 
@@ -34,7 +34,7 @@ class InputGraphs:
         must not wait for the device, nor compute from anything on the host; the outputs of a row
         must not depend on the number of rows and sequences, nor on rows past the last offset.
     device: that of the graphs' memory.
-    most_rows: of all graphs together, to which their memory is proportional.
+    max_rows: of all graphs together, to which their memory is proportional.
 
     The graph that was used longest ago makes room for a new one. A capture that fails is the last
     one: its batch has been computed by then, and all others run without a graph.
@@ -44,11 +44,11 @@ class InputGraphs:
         self,
         run: Callable[[Tensor, RaggedBatch], Tensor],
         device: torch.device,
-        most_rows: int,
+        max_rows: int,
         recorder: GraphBackend,
     ) -> None:
         self._run, self._device, self._recorder = run, device, recorder
-        self._most_rows, self._captures_left = most_rows, MOST_CAPTURES
+        self._max_rows, self._captures_left = max_rows, MAX_CAPTURES
         self._buckets: OrderedDict[Key, _Bucket] = OrderedDict()  # the last used one at the end
         self._uses: Counter[Key] = Counter()
 
@@ -60,7 +60,7 @@ class InputGraphs:
         Returns outputs (rows, width) in memory of the graph, which the next call overwrites.
         Raises the errors of `run`.
         """
-        if not (inputs.is_cpu and len(inputs)) or row_bucket(len(inputs)) > self._most_rows:
+        if not (inputs.is_cpu and len(inputs)) or row_bucket(len(inputs)) > self._max_rows:
             return None
         sizes = row_bucket(len(inputs)), sequence_bucket(batch.sequences)
         key = (*sizes, batch.states.data_ptr(), batch.states.shape)
@@ -76,7 +76,7 @@ class InputGraphs:
     def _is_frequent(self, key: Key) -> bool:
         if not self._captures_left:
             return False
-        if len(self._uses) > 16 * MOST_GRAPHS:
+        if len(self._uses) > 16 * MAX_GRAPHS:
             self._uses.clear()
         self._uses[key] += 1
         return self._uses[key] > USES_BEFORE_CAPTURE
@@ -114,8 +114,8 @@ class InputGraphs:
     def _make_room(self, rows: int) -> None:
         """Drop graphs until one of so many rows fits; waits for those that may still run."""
         while self._buckets and (
-            len(self._buckets) >= MOST_GRAPHS
-            or sum(key[0] for key in self._buckets) + rows > self._most_rows
+            len(self._buckets) >= MAX_GRAPHS
+            or sum(key[0] for key in self._buckets) + rows > self._max_rows
         ):
             self._recorder.mark()()
             self._buckets.popitem(last=False)
@@ -167,7 +167,7 @@ class _Bucket:
 def row_bucket(rows: int) -> int:
     """Return the number of rows that a batch is padded to: a power of 2, or 3/4 of one."""
     power = 1 << (rows - 1).bit_length()
-    return max(FEWEST_ROWS, power * 3 // 4 if rows <= power * 3 // 4 else power)
+    return max(MIN_ROWS, power * 3 // 4 if rows <= power * 3 // 4 else power)
 
 
 def sequence_bucket(sequences: int) -> int:

@@ -65,7 +65,7 @@ class Windows:
         """
         return _spread(self.groups, [group.width - group.padding for group in self.groups])
 
-    def fewest(self, taps: int) -> Tensor:
+    def min_steps(self, taps: int) -> Tensor:
         """Return the fewest steps of an input with a window of which `taps` steps come first.
 
         The window's other steps are behind the input's end. Returns (columns - first(taps)).
@@ -73,7 +73,7 @@ class Windows:
         wide = [group for group in self.groups if group.width > taps]
         return _spread(wide, [taps - group.padding for group in wide])
 
-    def most(self, taps: int) -> Tensor:
+    def max_steps(self, taps: int) -> Tensor:
         """Return the most steps of an input that has enough padding behind these `taps` steps.
 
         Returns (columns - first(taps)), float32; infinity where every input has it.

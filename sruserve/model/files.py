@@ -11,9 +11,9 @@ from stat import S_ISREG
 from sruserve.model.machine import installed_memory, memory_limit
 
 _DENSE_BYTES = 16 << 20  # a file of so few may have any holes
-_MOST_HOLES = 8  # a file may be so many times as large as what is stored of it
+_MAX_HOLES = 8  # a file may be so many times as large as what is stored of it
 _PART_BYTES = 1 << 20
-_MOST_EXTENTS = 10_000  # of a file that are looked at
+_MAX_EXTENTS = 10_000  # of a file that are looked at
 MAX_TEXT_BYTES = 128 << 20  # of a file with a vocabulary, labels, options or presets
 
 
@@ -46,11 +46,11 @@ def _is_sparse(number: int, size: int) -> bool:
     """Whether far fewer bytes of a file are stored than it has; leaves its position at 0."""
     stored = end = 0
     try:
-        for _ in range(_MOST_EXTENTS):
+        for _ in range(_MAX_EXTENTS):
             begin = os.lseek(number, end, os.SEEK_DATA)
             end = os.lseek(number, begin, os.SEEK_HOLE)
             stored += end - begin
-            if stored * _MOST_HOLES >= size:
+            if stored * _MAX_HOLES >= size:
                 return False
     except OSError as error:
         # ENXIO: no data after this place. Other errors: the filesystem does not know.

@@ -152,52 +152,55 @@ class Network(Streamable):
 
     def rows_at_once(self, rows: int, longest: int) -> int:
         """Return how many of `rows` to compute together; the longest sequence has `longest`."""
-        most = self.piece_rows * _SLICED_PIECES
+        sliced_rows = self.piece_rows * _SLICED_PIECES
         in_slices = self._compiled is not None and self._compiled.slice_rows(
-            min(rows, most), longest
+            min(rows, sliced_rows), longest
         )
-        return most if in_slices else self.piece_rows
+        return sliced_rows if in_slices else self.piece_rows
 
     @without_gradients
-    def hidden(self, inputs: Tensor, batch: RaggedBatch, wanted: Tensor | None = None) -> Tensor:
+    def hidden(
+        self, inputs: Tensor, batch: RaggedBatch, output_rows: Tensor | None = None
+    ) -> Tensor:
         """Run the stack over a batch and return its outputs, pooled as the head needs them.
 
         inputs: (rows), int64 ids, or (rows, input_size) features.
         batch: its states are on the network's device, its other tensors on the CPU.
-        wanted: the rows to return, int64, in rising order; None returns all rows.
+        output_rows: the rows to return, int64, in rising order; None returns all rows.
 
-        inputs and wanted are on the CPU. End states are written to the target rows; a sequence that
-        is longer than a piece must have one.
+        inputs and output_rows are on the CPU. End states are written to the target rows; a sequence
+        that is longer than a piece must have one.
 
-        Returns (wanted, width), in the network's dtype and on its device.
+        Returns (output rows, width), in the network's dtype and on its device.
         """
         if self._final is None:
-            return self._outputs(inputs, batch, wanted)
+            return self._outputs(inputs, batch, output_rows)
         own = self._final.begin(batch)
-        rows = torch.arange(len(inputs)) if wanted is None else wanted
+        rows = torch.arange(len(inputs)) if output_rows is None else output_rows
         nothing = torch.zeros(0, dtype=torch.int64)
         outputs = self._outputs(inputs, own, nothing if self._final.stands_alone else rows)
         return self._final.end(batch, own.states, rows, outputs)
 
-    def _outputs(self, inputs: Tensor, batch: RaggedBatch, wanted: Tensor | None) -> Tensor:
+    def _outputs(self, inputs: Tensor, batch: RaggedBatch, output_rows: Tensor | None) -> Tensor:
         """Compute `hidden`, but for a pooling of end states."""
         if uses_triton(self.device):
-            return self._hidden_in_chunks(inputs, batch, wanted)
+            return self._hidden_in_chunks(inputs, batch, output_rows)
         total = inputs.shape[0]
         if self._along_time and total > self.piece_rows and batch.sequences > 1:
-            return self._hidden_along_time(inputs, batch, wanted)
+            return self._hidden_along_time(inputs, batch, output_rows)
         rows = max(1, total)
         if self.supports_streaming and total > self.piece_rows:
             rows = self.rows_at_once(total, longest_of(batch.offsets))
         outputs = []
         for start, end, piece in batch.pieces(rows):
             x = self._run(inputs[start:end], piece)
-            if wanted is None:
+            if output_rows is None:
                 x = x[: end - start]
             elif end - start == total:
-                x = x.index_select(0, wanted)
+                x = x.index_select(0, output_rows)
             else:
-                x = x.index_select(0, wanted[(wanted >= start) & (wanted < end)] - start)
+                inside = (output_rows >= start) & (output_rows < end)
+                x = x.index_select(0, output_rows[inside] - start)
             outputs.append(x)
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
@@ -342,14 +345,14 @@ class Network(Streamable):
         return x if self._input_projection is None else self._input_projection(x)
 
     def _hidden_along_time(
-        self, inputs: Tensor, batch: RaggedBatch, wanted: Tensor | None
+        self, inputs: Tensor, batch: RaggedBatch, output_rows: Tensor | None
     ) -> Tensor:
         """Compute `hidden` on a CPU, in pieces that hold some steps of every sequence."""
         planned = plan(batch, self.piece_rows, one_chunk=not self.supports_streaming)
         inputs = inputs if planned.order is None else inputs[planned.order]
         parts = [self._run(inputs[a:b], piece)[: b - a] for a, b, piece in planned.chunks]
         hidden = torch.cat(parts)
-        rows = torch.arange(len(hidden)) if wanted is None else wanted
+        rows = torch.arange(len(hidden)) if output_rows is None else output_rows
         return hidden.index_select(0, planned.places(rows))
 
     def _input_graphs(self) -> InputGraphs | None:
@@ -364,7 +367,7 @@ class Network(Streamable):
             return None
         if self._pool is not None and not isinstance(self._pool, PoolLayer):
             return None
-        most_rows = _GRAPHED_CHUNKS * self._chunk_rows
+        max_rows = _GRAPHED_CHUNKS * self._chunk_rows
         # In a circle, an unloaded network would keep its memory: servers rarely collect garbage.
         network = proxy(self)
 
@@ -372,16 +375,16 @@ class Network(Streamable):
             outputs: Tensor = network._through(network._embedded(inputs), batch)
             return outputs
 
-        return InputGraphs(in_one_piece, self.device, most_rows, recorder_for(self.device))
+        return InputGraphs(in_one_piece, self.device, max_rows, recorder_for(self.device))
 
     def _hidden_in_chunks(
-        self, inputs: Tensor, batch: RaggedBatch, wanted: Tensor | None
+        self, inputs: Tensor, batch: RaggedBatch, output_rows: Tensor | None
     ) -> Tensor:
         """Compute `hidden` on a GPU: all rows at once, or long sequences in chunks of time."""
         if self._graphs is not None and len(inputs) <= self._chunk_rows:
             graphed = self._graphs.run(inputs, batch)
             if graphed is not None:
-                rows = None if wanted is None else copy_to_device(wanted, self.device)
+                rows = None if output_rows is None else copy_to_device(output_rows, self.device)
                 return graphed.clone() if rows is None else graphed.index_select(0, rows)
         planned = plan(
             batch, self._chunk_rows, one_chunk=not self.supports_streaming or self._concat
@@ -389,8 +392,8 @@ class Network(Streamable):
         places = None
         if planned.order is not None:
             inputs = inputs[planned.order]
-        if wanted is not None or planned.order is not None:
-            rows = torch.arange(len(inputs)) if wanted is None else wanted
+        if output_rows is not None or planned.order is not None:
+            rows = torch.arange(len(inputs)) if output_rows is None else output_rows
             places = copy_to_device(planned.places(rows), self.device)
         inputs = copy_to_device(inputs, self.device)
         batches = [batch for *_, batch in planned.chunks]

@@ -11,7 +11,7 @@ _STATM = Path("/proc/self/statm")
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 _SPARE_BYTES = 128 << 20  # that may be free for the next requests
 _SECONDS = 60.0  # between two calls, which take about 40 ms of a core for each 700 MB
-_MOST_SECONDS = 3600.0  # the same once the memory of a larger process is in use
+_MAX_SECONDS = 3600.0  # the same once the memory of a larger process is in use
 
 
 def resident_bytes() -> int:
@@ -68,4 +68,4 @@ class FreedMemory:
         size = resident_bytes()
         self._least = min(self._least, size)
         is_useful = before - size >= self._spare_bytes
-        self._seconds = _SECONDS if is_useful else min(2 * self._seconds, _MOST_SECONDS)
+        self._seconds = _SECONDS if is_useful else min(2 * self._seconds, _MAX_SECONDS)

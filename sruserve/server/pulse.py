@@ -78,7 +78,7 @@ class Pulse:
         for component in watched:
             silence, turns = self._silences.get(component) or (Silence(now), -1)
             if component.alive and (not component.busy or component.turns != turns):
-                silence.heard()
+                silence.sign_of_life()
             self._silences[component] = silence, component.turns
             timeout = self._timeout_seconds * (_STEP_FACTOR if component.alive else 1)
             if silence.look(now) > timeout and not self.failed:
@@ -104,7 +104,7 @@ class Watchdog:
         if not self._watches:
             self._silence = Silence(time.monotonic())
             self._start()
-        self._silence.heard()
+        self._silence.sign_of_life()
 
     def _start(self) -> None:
         thread = threading.Thread(target=self._run, name="watchdog", daemon=True)

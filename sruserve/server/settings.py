@@ -38,6 +38,7 @@ _DEVICES = re.compile(r"auto|cpu|cuda(:\d{1,3})?", re.ASCII)
 
 
 _FORMER_NAMES = {"max_token_bytes": "max_state_token_bytes"}
+_ALL_SETTINGS = "`sruserve settings` lists all"
 
 
 class SettingsError(ValueError):
@@ -511,8 +512,8 @@ def load_settings(**values: Any) -> Settings:
             continue
         if variable.startswith(PREFIX) and name not in Settings.model_fields:
             close = difflib.get_close_matches(name, Settings.model_fields, n=1)
-            hint = f"; did you mean {variable_name(close[0])}?" if close else ""
-            raise SettingsError(f"{variable} is not a setting of sruserve{hint}")
+            hint = f"did you mean {variable_name(close[0])}?" if close else _ALL_SETTINGS
+            raise SettingsError(f"{variable} is not a setting of sruserve; {hint}")
     try:
         settings = Settings(**values)
         read_certificates(settings)

@@ -45,7 +45,7 @@ class Silence:
         self.seconds = 0.0
         self._looked = now
 
-    def heard(self) -> None:
+    def sign_of_life(self) -> None:
         """Record a sign of life."""
         self.seconds = 0.0
 
@@ -87,7 +87,7 @@ class Supervision:
         """Record a sign of life; a worker is ready with its first one."""
         state = self._places[place]
         state.beating = self._proven = True
-        state.silence.heard()
+        state.silence.sign_of_life()
 
     def ended(self, place: int, now: float) -> float:
         """Record that a worker has ended; returns the seconds until the next one is started."""

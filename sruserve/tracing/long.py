@@ -10,7 +10,7 @@ from sruserve.tracing.errors import TracingError
 from sruserve.tracing.trace import Traced
 
 _ALWAYS = (600, 4200)  # steps; 4,096 is the most that networks commonly read
-_MOST = 1 << 16  # steps at which a limit is compared
+_MAX_STEPS = 1 << 16  # steps at which a limit is compared
 _NUMBERS = 1 << 26  # in the answers to one long input: 256 MiB
 
 
@@ -39,7 +39,7 @@ def _lengths(traced: Traced) -> list[int]:
     outputs = traced.rows.width
     lengths = {_ALWAYS[0], *(n for n in _ALWAYS if n * outputs <= _NUMBERS)}
     for limit, place in traced.limits.items():
-        if 2 * limit > _MOST or 2 * limit * outputs > _NUMBERS:
+        if 2 * limit > _MAX_STEPS or 2 * limit * outputs > _NUMBERS:
             raise TracingError(
                 f"the module may compute something else for {limit:,} steps and more, which are "
                 "too many to compare: remove the limit, because the server has none",

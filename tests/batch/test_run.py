@@ -69,12 +69,12 @@ def test_a_line_of_json_is_a_text_ids_features_or_the_fields_of_a_request(
     for number, (name, line, body) in enumerate(bodies):
         output = tmp_path / str(number)
         run(local(name), jsonl(line), output)
-        (found,) = answers(output)
+        (answer,) = answers(output)
         with serve(name) as (client, _):
             (result,) = client.post("/v1/classify", json=body).json()["results"]
-        assert found.pop("line") == 1
-        assert found.pop("id", None) == ("x7" if isinstance(line, dict) and "id" in line else None)
-        assert found == without_nulls(result)
+        assert answer.pop("line") == 1
+        assert answer.pop("id", None) == ("x7" if isinstance(line, dict) and "id" in line else None)
+        assert answer == without_nulls(result)
 
 
 def test_completions_are_those_of_their_seed_and_may_be_several(
@@ -106,17 +106,17 @@ def test_lines_of_openai_s_batches_are_answered_in_their_shape(
         {"custom_id": "c", "method": "POST", "url": "/v1/score", "body": {"input": "to be"}},
     ]
     run(local("characters"), jsonl(*lines), tmp_path / "out")
-    found = answers(tmp_path / "out")
-    assert [each["custom_id"] for each in found] == ["a", "b", "c"]
-    assert all(each["error"] is None for each in found)
-    assert {each["response"]["status_code"] for each in found} == {200}
-    completion = Completion.model_validate(found[0]["response"]["body"])
+    records = answers(tmp_path / "out")
+    assert [each["custom_id"] for each in records] == ["a", "b", "c"]
+    assert all(each["error"] is None for each in records)
+    assert {each["response"]["status_code"] for each in records} == {200}
+    completion = Completion.model_validate(records[0]["response"]["body"])
     with serve("characters") as (client, _):
         reply = client.post("/v1/completions", json=body).json()
         scores = client.post("/v1/score", json={"input": ["to", "be", "to be"]}).json()
     assert completion.choices[0].text == reply["choices"][0]["text"]
-    assert found[0]["response"]["body"]["usage"] == reply["usage"]
-    bodies = [each["response"]["body"] for each in found[1:]]
+    assert records[0]["response"]["body"]["usage"] == reply["usage"]
+    bodies = [each["response"]["body"] for each in records[1:]]
     assert [r for own in bodies for r in own["results"]] == scores["results"]
     assert sum(own["usage"]["steps"] for own in bodies) == scores["usage"]["steps"]
 
@@ -309,10 +309,10 @@ def test_few_lines_are_read_ahead_of_those_that_are_answered(
 ) -> None:
     model = local("question" if task == "classify" else "characters")
     source = Source(io.BytesIO((text + b"\n") * 2000))
-    asked = asyncio.Event()
+    started = asyncio.Event()
 
     async def blocked(_: object, entries: list[Entry]) -> list[Answer]:
-        asked.set()
+        started.set()
         await asyncio.Event().wait()
         return []
 
@@ -325,7 +325,7 @@ def test_few_lines_are_read_ahead_of_those_that_are_answered(
 
     async def read() -> None:
         running_task = asyncio.create_task(work())
-        await asked.wait()
+        await started.wait()
         for _ in range(100):  # turns in which it could read more
             await asyncio.sleep(0)
         running_task.cancel()
@@ -495,9 +495,9 @@ def test_lines_whose_translations_have_no_memory_beside_others_wait_for_them(
         run(model, jsonl(*lines), tmp_path / "out")
     finally:
         model.loop.run(model.stop())
-    found = answers(tmp_path / "out")
-    assert len(found) == 16
-    assert all(each["results"] == found[0]["results"] for each in found)
+    records = answers(tmp_path / "out")
+    assert len(records) == 16
+    assert all(each["results"] == records[0]["results"] for each in records)
 
 
 def test_a_line_that_is_refused_alone_ends_the_run_and_leaves_no_group_waiting(

@@ -26,7 +26,7 @@ class FakeServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.sent: list[str] = []
         self.headers: list[dict[str, str]] = []
-        self.most_open = self.open = 0
+        self.peak_open = self.open = 0
         self.changed = threading.Condition()
 
     @property
@@ -41,7 +41,7 @@ class FakeServer(ThreadingHTTPServer):
         with self.changed:  # no connection is between the queue and the count for `alone`
             accepted = super().get_request()
             self.open += 1
-            self.most_open = max(self.most_open, self.open)
+            self.peak_open = max(self.peak_open, self.open)
             self.changed.notify_all()
         return accepted
 

@@ -84,5 +84,5 @@ def test_no_more_requests_are_sent_or_open_than_announced(
             outcome = examine(server.url, concurrency=3)
         words = announced.pop().replace(",", "").split()
         assert len(fake.sent) == outcome.requests <= int(words[words.index("requests") - 1])
-        assert fake.most_open <= 3
+        assert fake.peak_open <= 3
         assert all(each.finding.verdict is not Verdict.NO_ANSWER for each in outcome.checked)

@@ -32,7 +32,7 @@ def test_a_check_sends_no_more_requests_than_it_announces(url: str, model: str, 
     examination.examine(Examination(server, samples, 8, 0.0), begin)
     sent.append(sum(replica.requests for replica in replicas))
     for check, before, after in zip(CHECKS, sent, sent[1:], strict=False):
-        bound = check.most_requests(count) * (2 if check.name == "replica" else 1)
+        bound = check.max_requests(count) * (2 if check.name == "replica" else 1)
         assert after - before <= bound, check.name
 
 

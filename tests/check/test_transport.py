@@ -13,7 +13,7 @@ from tests.check.hostile import answering, is_silent
 
 def test_no_more_requests_are_sent_than_announced() -> None:
     with running(TensorServer()) as server:
-        transport = Transport(Address.parse(server.url), Access(), most_requests=2)
+        transport = Transport(Address.parse(server.url), Access(), max_requests=2)
         transport.get("/v2")
         transport.get("/v2")
         with pytest.raises(NoAnswer, match="2 announced requests are used up"):

@@ -199,9 +199,9 @@ def test_a_network_whose_results_depend_on_the_split_cannot_decompress(
     own = Network.hidden
 
     def inexact(
-        self: Network, inputs: Tensor, batch: RaggedBatch, wanted: Tensor | None = None
+        self: Network, inputs: Tensor, batch: RaggedBatch, output_rows: Tensor | None = None
     ) -> Tensor:
-        hidden = own(self, inputs, batch, wanted)
+        hidden = own(self, inputs, batch, output_rows)
         return hidden * 1.001 if len(inputs) == 1 else hidden
 
     monkeypatch.setattr(Network, "hidden", inexact)

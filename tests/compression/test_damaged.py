@@ -73,12 +73,12 @@ def test_progress_is_told_while_blocks_are_decoded(
     monkeypatch.setattr(block_coder, "_FOREIGN_BITS", 100.0)  # ids, although the model is random
     monkeypatch.setattr(decompress, "_STEPS", 8)
     model = random_model(tmp_path / "m", vocabulary=PRINTABLE)
-    file, told = compressed(model, TEXT, 128), list[int]()
+    file, advances = compressed(model, TEXT, 128), list[int]()
     source = Reader(io.BytesIO(file))
     header, begin = read_header(source), source.bytes
-    decompress.decompress(source, io.BytesIO(), header, model, advance=told.append)
-    assert len(told) >= 128 // 8
-    assert begin + sum(told) == len(file) - 32  # but for the digest behind all blocks
+    decompress.decompress(source, io.BytesIO(), header, model, advance=advances.append)
+    assert len(advances) >= 128 // 8
+    assert begin + sum(advances) == len(file) - 32  # but for the digest behind all blocks
 
 
 def test_bytes_after_the_end_are_refused(model: Model, file: bytes) -> None:

@@ -34,9 +34,9 @@ def test_symbols_of_any_frequencies_come_back(symbols: list[tuple[list[int], int
     for table, symbol in symbols:
         target = decoder.target(sum(table))
         ends = list(accumulate(table))
-        found = next(i for i, end in enumerate(ends) if target < end)
-        assert found == symbol
-        decoder.consume(ends[found] - table[found], table[found])
+        decoded = next(i for i, end in enumerate(ends) if target < end)
+        assert decoded == symbol
+        decoder.consume(ends[decoded] - table[decoded], table[decoded])
 
 
 @given(symbols=coded())

@@ -32,7 +32,7 @@ COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text
 SERVER = COMPOSE["services"]["sruserve"]
 
 
-class Heard(Shell):
+class RecordingShell(Shell):
     """Runs nothing, and remembers the commands."""
 
     def __init__(self, log: Path) -> None:
@@ -44,8 +44,8 @@ class Heard(Shell):
 
 
 @pytest.fixture
-def shell(tmp_path: Path) -> Heard:
-    return Heard(tmp_path / "log")
+def shell(tmp_path: Path) -> RecordingShell:
+    return RecordingShell(tmp_path / "log")
 
 
 def values(command: list[str], option: str) -> list[str]:
@@ -54,7 +54,7 @@ def values(command: list[str], option: str) -> list[str]:
 
 
 @pytest.fixture
-def build(shell: Heard, tmp_path: Path) -> list[str]:
+def build(shell: RecordingShell, tmp_path: Path) -> list[str]:
     """The command that builds the image."""
     torch = tmp_path / "torch-1+cpu-x.whl"
     torch.write_bytes(b"torch")
@@ -100,7 +100,7 @@ def test_the_builder_has_what_the_dockerfile_would_download_and_the_image_no_com
 
 
 @pytest.fixture
-def run(shell: Heard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def run(shell: RecordingShell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The command that runs the container."""
     monkeypatch.setattr(Container, "_inspect", lambda *_: str(os.getpid()))
     with Container(shell, Store(shell, tmp_path), "image", Limits("2g", "1.5")):

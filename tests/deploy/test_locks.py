@@ -62,10 +62,10 @@ def test_nothing_that_the_server_needs_is_missing() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     in_images = [r for name in ("grammars", "grpc", "otel", "redis") for r in extras[name]]
-    wanted = [Requirement(r) for r in (*project["dependencies"], *in_images)]
+    pending = [Requirement(r) for r in (*project["dependencies"], *in_images)]
     seen: set[str] = set()
-    while wanted:
-        requirement = wanted.pop()
+    while pending:
+        requirement = pending.pop()
         package = canonicalize_name(requirement.name)
         for_extras = {"", *requirement.extras}
         assert package in listed, f"{package}: run `make lock`"
@@ -77,7 +77,7 @@ def test_nothing_that_the_server_needs_is_missing() -> None:
             further = [Requirement(r) for r in requires(package) or ()]
         except PackageNotFoundError:  # not on this platform
             continue
-        wanted += [
+        pending += [
             r
             for r in further
             if r.marker is None or any(r.marker.evaluate({"extra": e}) for e in for_extras)

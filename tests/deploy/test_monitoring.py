@@ -139,9 +139,9 @@ def test_every_recording_rule_records_numbers(scraped: Prometheus, rule: dict[st
 def test_everything_that_an_alert_compares_exists(
     scraped: Prometheus, rule: dict[str, str]
 ) -> None:
-    found = own_selectors(rule)
-    assert found, "an alert on nothing"
-    for metric, matchers in found:
+    selectors = own_selectors(rule)
+    assert selectors, "an alert on nothing"
+    for metric, matchers in selectors:
         check(scraped, metric + _UNHEALTHY.sub("", matchers))
 
 

@@ -73,8 +73,8 @@ def fired() -> dict[str, str]:
 
 def test_prometheus_accepts_its_configuration_and_rules(promtool: str) -> None:
     done = run(promtool, "check", "config", str(FOLDER / "prometheus.yml"))
-    found = [int(number) for number in re.findall(r"(\d+) rules found", done)]
-    assert sum(found) == len(ALERTS) + len(RECORDED)
+    counts = [int(number) for number in re.findall(r"(\d+) rules found", done)]
+    assert sum(counts) == len(ALERTS) + len(RECORDED)
 
 
 def test_prometheus_accepts_the_jobs_in_comments_and_the_alerts_have_their_names(
@@ -86,8 +86,8 @@ def test_prometheus_accepts_the_jobs_in_comments_and_the_alerts_have_their_names
     (tmp_path / "prometheus.yml").write_text(text)
     run(promtool, "check", "config", str(tmp_path / "prometheus.yml"))
     jobs = {job["job_name"] for job in yaml.safe_load(text)["scrape_configs"]}
-    asked = {name for rule in ALERTS for name in re.findall(r'job="([\w-]+)"', rule["expr"])}
-    assert asked == jobs == {"sruserve", "sruserve-haproxy", "sruserve-probe"}
+    watched = {name for rule in ALERTS for name in re.findall(r'job="([\w-]+)"', rule["expr"])}
+    assert watched == jobs == {"sruserve", "sruserve-haproxy", "sruserve-probe"}
 
 
 @pytest.mark.parametrize("file", CASES, ids=lambda file: file.stem)
@@ -183,9 +183,9 @@ ROUTED = [
 def test_every_alternative_of_a_route_matches_one_that_the_server_has(
     routes: set[str], expression: str
 ) -> None:
-    found = re.findall(r'route=~?"([^"]*)"', expression)
-    assert found
-    for pattern in found:
+    patterns = re.findall(r'route=~?"([^"]*)"', expression)
+    assert patterns
+    for pattern in patterns:
         for alternative in alternatives(pattern):
             assert any(re.fullmatch(alternative, route) for route in routes), alternative
 

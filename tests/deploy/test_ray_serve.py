@@ -258,8 +258,8 @@ def test_a_replica_whose_tls_would_be_ignored_does_not_start(tmp_path: Path) -> 
     authority.sign()
     encrypted = authority.settings()
     certified = encrypted | {"tls_client_ca": str(authority.file)}
-    for given in (encrypted, certified):
-        settings = load_settings(state_keys=KEYS, **given)
+    for tls in (encrypted, certified):
+        settings = load_settings(state_keys=KEYS, **tls)
         with pytest.raises(SettingsError) as refused:
             replica_settings(settings, 2.0)
-        assert [name for name in certified if variable_name(name) in str(refused.value)] == [*given]
+        assert [name for name in certified if variable_name(name) in str(refused.value)] == [*tls]

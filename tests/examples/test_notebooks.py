@@ -31,8 +31,8 @@ for number, source in enumerate(json.load(sys.stdin)):
 
 
 def cells(path: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(path.read_text())["cells"]
-    return found
+    result: list[dict[str, Any]] = json.loads(path.read_text())["cells"]
+    return result
 
 
 def programs(path: Path) -> list[str]:

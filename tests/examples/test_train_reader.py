@@ -30,14 +30,15 @@ def test_the_imported_reader_gives_the_answers_of_the_trained_one(
     trained = example.Reader(len(saved["word_dict"]), 12, 12, 1)
     trained.load_state_dict(saved["state_dict"])
     draw, right = random.Random(5), 0
-    asked = [text for _ in range(60) for text in made_up(1, NEW_NAMES, draw)]
+    samples = [text for _ in range(60) for text in made_up(1, NEW_NAMES, draw)]
     with sruserve.load(tmp_path / "reader") as model:
-        found = model.answer(
-            [" ".join(each.question) for each in asked], [" ".join(each.words) for each in asked]
+        answers = model.answer(
+            [" ".join(each.question) for each in samples],
+            [" ".join(each.words) for each in samples],
         )
-    for each, ours in zip(asked, found, strict=True):
+    for each, ours in zip(samples, answers, strict=True):
         start, end = trained(*tensors_of([each], saved["word_dict"], 0.0, draw))
         spans = (start.softmax(1).T @ end.softmax(1)).triu().tril(14)
         assert ours.best.score == pytest.approx(float(spans.max()), abs=1e-5)
         right += ours.best.text == " ".join(each.words[each.first : each.last + 1])
-    assert right / len(asked) >= RIGHT
+    assert right / len(samples) >= RIGHT

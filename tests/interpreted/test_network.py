@@ -102,7 +102,7 @@ def test_graphs_of_whole_inputs_change_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(input_graphs, "USES_BEFORE_CAPTURE", 1)
-    monkeypatch.setattr(input_graphs, "FEWEST_ROWS", 8)
+    monkeypatch.setattr(input_graphs, "MIN_ROWS", 8)
     monkeypatch.setattr("sruserve.model.network.captures_inputs", lambda _device: True)
     head = HeadConfig.model_validate({"pooling": "mean"})
     made = random_model(tmp_path / "m", "classify", vocab_size=95, head=head, layer_norm=True)

@@ -68,9 +68,9 @@ def configurations() -> Iterator[Configuration]:
 def forms() -> dict[str, tuple[Configuration, int]]:
     """Every configuration with each of its capabilities, by name; launchers share some of them."""
     named: dict[str, tuple[Configuration, int]] = {}
-    for wanted in configurations():
-        for capability in wanted.capabilities:
-            name, form = f"{wanted.name}-sm{capability}", (wanted, capability)
+    for configuration in configurations():
+        for capability in configuration.capabilities:
+            name, form = f"{configuration.name}-sm{capability}", (configuration, capability)
             assert named.setdefault(name, form) == form, f"{name} is two different forms"
     return named
 
@@ -92,8 +92,8 @@ def scan_configurations() -> Iterator[Configuration]:
             name = f"scan-{dtype}-{tile.channels}-{form}-{split}"
             activation = Activation(turn % 4)
             cell = Cell(blocks=blocks, activation=activation, updated_reset=turn // 2 % 2 == 1)
-            wanted = scan_form(name, dtype, tile, 512, split, cell, residual)
-            yield replace(wanted, capabilities=capabilities[turn % len(capabilities) :][:1])
+            configuration = scan_form(name, dtype, tile, 512, split, cell, residual)
+            yield replace(configuration, capabilities=capabilities[turn % len(capabilities) :][:1])
     others = {
         "lrn": Cell(kind=Kind.LRN, activation=Activation.TANH),
         "olrn": Cell(kind=Kind.LRN, blocks=4),

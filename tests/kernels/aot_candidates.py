@@ -75,12 +75,12 @@ def _merged_form(
     )
 
 
-def _candidate(wanted: Configuration) -> Configuration:
-    return replace(wanted, name=f"candidate-{wanted.name}")
+def _candidate(configuration: Configuration) -> Configuration:
+    return replace(configuration, name=f"candidate-{configuration.name}")
 
 
-def _of_narrow_tile(wanted: Configuration, place: tuple[int, int]) -> Configuration:
+def _of_narrow_tile(configuration: Configuration, place: tuple[int, int]) -> Configuration:
     """Its instruction is that of all tiles under each Triton that may choose it."""
     if why_not(Candidate.NARROW_STEP, place):
-        wanted = replace(wanted, contains={})
-    return _candidate(wanted)
+        configuration = replace(configuration, contains={})
+    return _candidate(configuration)

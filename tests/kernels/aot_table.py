@@ -89,7 +89,7 @@ def _ask(folders: list[str], turn: int, cache: str) -> Answer:
 def answer(turn: int, turns: int) -> Answer:
     """Compile what the table does not know, and this Triton's share of the sample."""
     forms, version = aot.forms(), triton.__version__
-    keys = {form: key(*wanted) for form, wanted in forms.items()}
+    keys = {form: key(*target) for form, target in forms.items()}
     known = {row.form: row.key for row in stored() if row.triton == version}
     anew = sample()[turn::turns] + [form for form in forms if known.get(form) != keys[form]]
     return Answer(version, keys, {form: compile_ahead(*forms[form]) for form in anew})
@@ -98,8 +98,8 @@ def answer(turn: int, turns: int) -> Answer:
 def sample() -> list[str]:
     """One form of every kernel: each run sees that the compilers still say what is stored."""
     first: dict[str, str] = {}
-    for form, (wanted, _) in aot.forms().items():
-        first.setdefault(wanted.kernel.__name__, form)
+    for form, (configuration, _) in aot.forms().items():
+        first.setdefault(configuration.kernel.__name__, form)
     return list(first.values())
 
 

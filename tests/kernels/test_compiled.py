@@ -40,16 +40,16 @@ def facts(answers: list[Answer]) -> dict[str, dict[str, Facts]]:
 def test_a_kernel_compiles_to_what_its_tile_promises(
     form: str, facts: dict[str, dict[str, Facts]]
 ) -> None:
-    wanted, capability = FORMS[form]
+    configuration, capability = FORMS[form]
     for version, each in facts.items():
         made = each[form]
-        assert made.async_copies >= wanted.async_copies, version
+        assert made.async_copies >= configuration.async_copies, version
         assert made.spill_bytes == 0, version
-        assert made.registers <= wanted.registers, version
-        assert made.barriers <= wanted.barriers, version
+        assert made.registers <= configuration.registers, version
+        assert made.barriers <= configuration.barriers, version
         assert made.shared_bytes <= SHARED_BYTES[capability], version
         assert made.lacks == 0, version
-        assert not wanted.sums_from_zero or made.sums_from_others == 0, version
+        assert not configuration.sums_from_zero or made.sums_from_others == 0, version
 
 
 def test_what_is_stored_is_what_the_compilers_say_today(answers: list[Answer]) -> None:
@@ -64,7 +64,7 @@ def test_what_is_stored_is_what_the_compilers_say_today(answers: list[Answer]) -
             assert row is not None
             assert row.facts == made, f"{form} under Triton {answer.triton}"
             sampled += 1
-    assert sampled == len({wanted.kernel for wanted, _ in FORMS.values()})
+    assert sampled == len({configuration.kernel for configuration, _ in FORMS.values()})
 
 
 def test_the_table_holds_each_form_once_for_each_triton_and_nothing_else() -> None:
@@ -83,8 +83,8 @@ def test_every_candidate_is_compiled_for_every_capability_that_has_its_instructi
         assert places == {"sm80", "sm90", "sm100"}, part
 
 
-@pytest.mark.parametrize("wanted", list(aot.configurations()), ids=lambda wanted: wanted.name)
-def test_no_run_time_number_makes_a_kernel_compile_again(wanted: aot.Configuration) -> None:
-    fixed = {parameter.name for parameter in wanted.kernel.params if parameter.do_not_specialize}
-    numbers = {name for name, kind in wanted.signature.items() if kind.startswith("i")}
-    assert numbers - wanted.constants.keys() <= fixed
+@pytest.mark.parametrize("configuration", list(aot.configurations()), ids=lambda each: each.name)
+def test_no_run_time_number_makes_a_kernel_compile_again(configuration: aot.Configuration) -> None:
+    fixed = {each.name for each in configuration.kernel.params if each.do_not_specialize}
+    numbers = {name for name, kind in configuration.signature.items() if kind.startswith("i")}
+    assert numbers - configuration.constants.keys() <= fixed

@@ -89,17 +89,17 @@ def test_padding_and_replays_change_no_bit_and_no_other_state(
 
 def test_a_bucket_is_at_most_half_as_large_again_as_what_it_holds() -> None:
     for rows in range(1, 5000):
-        assert rows <= row_bucket(rows) <= max(input_graphs.FEWEST_ROWS, rows * 3 / 2)
+        assert rows <= row_bucket(rows) <= max(input_graphs.MIN_ROWS, rows * 3 / 2)
     assert [sequence_bucket(n) for n in (1, 2, 4, 5, 16, 17, 1024)] == [1, 4, 4, 16, 16, 64, 1024]
 
 
 class Launches:
     """A network whose work is one launch, in the stand-in for CUDA."""
 
-    def __init__(self, cuda: StandInCuda, most_rows: int = 1024) -> None:
+    def __init__(self, cuda: StandInCuda, max_rows: int = 1024) -> None:
         self.cuda, self.fails_at, self.runs = cuda, 0, 0
         self.states = torch.zeros(20, WIDTH)
-        self.graphs = InputGraphs(self.run, CPU, most_rows, GraphRecorder(GPU))
+        self.graphs = InputGraphs(self.run, CPU, max_rows, GraphRecorder(GPU))
 
     def run(self, inputs: Tensor, batch: RaggedBatch) -> Tensor:
         self.runs += 1
@@ -135,7 +135,7 @@ def test_a_frequent_size_is_captured_once_and_replayed(cuda: StandInCuda) -> Non
 def test_the_graphs_used_longest_ago_make_room_after_their_replays_have_ended(
     cuda: StandInCuda,
 ) -> None:
-    network, running = Launches(cuda, most_rows=32 + 48 + 64), list[list[str]]()
+    network, running = Launches(cuda, max_rows=32 + 48 + 64), list[list[str]]()
     for rows in (32, 48, 64):
         network.ask(rows, BEFORE)
     network.ask(32)
@@ -152,8 +152,8 @@ def test_the_graphs_used_longest_ago_make_room_after_their_replays_have_ended(
 def test_graphs_are_few_and_captures_end_one_day(
     cuda: StandInCuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(input_graphs, "MOST_GRAPHS", 2)
-    monkeypatch.setattr(input_graphs, "MOST_CAPTURES", 4)
+    monkeypatch.setattr(input_graphs, "MAX_GRAPHS", 2)
+    monkeypatch.setattr(input_graphs, "MAX_CAPTURES", 4)
     network = Launches(cuda)
     for rows in (32, 48, 64, 96, 128, 192):
         network.ask(rows, BEFORE)

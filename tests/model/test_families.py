@@ -91,8 +91,8 @@ def test_any_split_in_any_company_gives_the_bits_of_the_whole_alone(
             stops = [round(cut * n) for n in lengths]
             parts = [x[a:b] for x, a, b in zip(inputs, begins, stops, strict=True)]
             if sum(map(len, parts)):
-                given_h = run(model, parts, states, list(range(len(inputs))))
-                for own, h in zip(outputs, given_h, strict=True):
+                hidden = run(model, parts, states, list(range(len(inputs))))
+                for own, h in zip(outputs, hidden, strict=True):
                     own.append(h)
             begins = stops
         for own, whole in zip(outputs, alone, strict=True):

@@ -102,7 +102,7 @@ def test_it_computes_what_torch_computes(
     states = net.layout.allocate(len(xs))
     if started:
         states.normal_()
-    given_ = {name: t.clone() for name, t in net.layout.unpack(states).items()}
+    begun = {name: t.clone() for name, t in net.layout.unpack(states).items()}
     letters = "hc" if family == "lstm" else "h"
 
     def as_torch(entries: dict[str, Tensor], letter: str) -> Tensor:
@@ -112,7 +112,7 @@ def test_it_computes_what_torch_computes(
             rnn.num_layers * rnn.directions, len(xs), -1
         )
 
-    start = tuple(as_torch(given_, letter) for letter in letters)
+    start = tuple(as_torch(begun, letter) for letter in letters)
     with pytest.MonkeyPatch.context() as patch:
         if kernel == "reference":
             patch.setattr(gated_module, "gated_scan", reference_gated_scan)
@@ -239,10 +239,10 @@ def test_a_large_batch_is_cut_along_time_and_no_bit_changes(dtype: torch.dtype) 
         assert torch.equal(run(net, [x], own)[0], together[i])
         assert torch.equal(own[0], states[i])
     offsets, rows = torch.tensor([0, *lengths]).cumsum(0), torch.arange(len(xs))
-    wanted = torch.tensor([0, 399, 402, 1302, 1653])
+    output_rows = torch.tensor([0, 399, 402, 1302, 1653])
     begin = RaggedBatch(offsets, net.layout.allocate(len(xs)), rows, rows)
-    result = net.hidden(torch.cat(xs), begin, wanted)
-    assert torch.equal(result, torch.cat(together)[wanted])
+    result = net.hidden(torch.cat(xs), begin, output_rows)
+    assert torch.equal(result, torch.cat(together)[output_rows])
 
 
 def test_a_bidirectional_stack_reads_whole_inputs_only() -> None:

@@ -102,10 +102,10 @@ def test_a_sequence_longer_than_a_piece_is_the_same_in_short_steps(model: Model)
 def test_only_the_wanted_rows_come_back(model: Model) -> None:
     network, tokens = model.network, some_tokens(2100)
     (whole,) = run(network, [tokens], network.layout.allocate(1))
-    wanted = torch.tensor([0, 5, 1023, 1024, 2099])
+    output_rows = torch.tensor([0, 5, 1023, 1024, 2099])
     states, row = network.layout.allocate(1), torch.zeros(1, dtype=torch.int64)
     batch = RaggedBatch(torch.tensor([0, 2100]), states, row, row)
-    assert torch.equal(network.hidden(tokens, batch, wanted), whole[wanted])
+    assert torch.equal(network.hidden(tokens, batch, output_rows), whole[output_rows])
 
 
 def test_a_bidirectional_network_reads_whole_inputs_in_any_company(

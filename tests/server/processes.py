@@ -77,9 +77,9 @@ def ready(process: Process) -> Iterator[tuple[httpx.Client, Process]]:
 def grpc_port_of(process: Process) -> int:
     """The port that a process that is `serving` has said."""
     assert process.stdout is not None
-    while not (said := re.search(r"gRPC is on \S+ port (\d+)", line := process.stdout.readline())):
+    while not (match := re.search(r"gRPC is on \S+ port (\d+)", line := process.stdout.readline())):
         assert line, "the server ended before it said its port"
-    return int(said[1])
+    return int(match[1])
 
 
 def is_ready(client: httpx.Client) -> bool:

@@ -25,7 +25,7 @@ LABELS = ("description", "entity", "abbreviation", "human", "location", "number"
 SENTENCES = [line.split(" ", 1) for line in (DATA / "sst.test").read_text().splitlines()]
 MARK = re.compile(r"\[([^]]+)\]\((\w+)\)")
 MARKED = (DATA / "entities.txt").read_text().splitlines()
-MOST_INPUTS = 1024  # in a request
+MAX_INPUTS = 1024  # in a request
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +42,8 @@ def reference(model: str) -> dict[str, Any]:
 
 def labels(client: httpx.Client, model: str, texts: list[str]) -> list[str]:
     classes = list[str]()
-    for first in range(0, len(texts), MOST_INPUTS):
-        body = {"model": model, "input": texts[first : first + MOST_INPUTS]}
+    for first in range(0, len(texts), MAX_INPUTS):
+        body = {"model": model, "input": texts[first : first + MAX_INPUTS]}
         reply = client.post("/v1/classify", json=body)
         classes += [result["label"] for result in reply.json()["results"]]
     return classes
@@ -84,16 +84,16 @@ def test_the_sentiment_of_as_many_sentences_is_right_as_in_the_library(
 def test_as_many_spans_are_found_as_in_the_library(client: httpx.Client) -> None:
     body = {"model": "entities", "input": [MARK.sub(r"\1", line) for line in MARKED]}
     results = client.post("/v1/tag", json=body).json()["results"]
-    entities, wanted = map(spans, results), map(MARK.findall, MARKED)
-    pairs = [(set(ours), set(theirs)) for ours, theirs in zip(entities, wanted, strict=True)]
+    entities, marks = map(spans, results), map(MARK.findall, MARKED)
+    pairs = [(set(ours), set(theirs)) for ours, theirs in zip(entities, marks, strict=True)]
     right = sum(len(ours & theirs) for ours, theirs in pairs)
-    marked, wanted_count = (sum(map(len, side)) for side in zip(*pairs, strict=True))
+    marked, expected_count = (sum(map(len, side)) for side in zip(*pairs, strict=True))
     expected = reference("entities")
     assert len(results) == expected["texts"]
-    assert (right, marked, wanted_count) == (
+    assert (right, marked, expected_count) == (
         expected["right"], expected["marked"], expected["wanted"],
     )  # fmt: skip
-    assert 2 * right / (marked + wanted_count) >= 0.9
+    assert 2 * right / (marked + expected_count) >= 0.9
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,6 @@ def test_a_reply_is_bounded_and_says_what_to_change(serve: Serve, task_folders: 
         ("/v1/encode", {"model": "encoder", "input": "a"}, "input"),
         ("/v1/encode", {"model": "encoder", "input": [1]}, "input"),
         ("/v1/encode", {"model": "encoder", "features": [[1.0]]}, "features"),
-        ("/v1/encode", {"model": "encoder", "features": [[1.0] * 8], "input": "a"}, "features"),
         ("/v1/encode", {"model": "reader", "features": [[1.0] * 8]}, "features"),
         ("/v1/encode", {"model": "reader", "input": [99]}, "input"),
         ("/v1/encode", {"input": "a"}, "model"),
@@ -93,6 +92,12 @@ def test_a_reply_is_bounded_and_says_what_to_change(serve: Serve, task_folders: 
 )
 def test_bad_input(tasks: httpx.Client, path: str, body: Any, param: str) -> None:
     refusal(tasks.post(path, json=body), 422, "invalid_request", param)
+
+
+def test_inputs_of_two_kinds_are_refused(tasks: httpx.Client) -> None:
+    body = {"model": "encoder", "features": [[1.0] * 8], "input": "a"}
+    message = refusal(tasks.post("/v1/encode", json=body), 422, "invalid_request", "features")
+    assert message == "'input' and 'features' are both set: leave out one of them"
 
 
 @pytest.mark.parametrize(

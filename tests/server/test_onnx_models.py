@@ -167,9 +167,9 @@ def test_the_scores_of_a_step_are_bounded(
     hidden, rows = OnnxNetwork.hidden, []
 
     def spy(
-        network: OnnxNetwork, inputs: Tensor, batch: RaggedBatch, wanted: Tensor | None = None
+        network: OnnxNetwork, inputs: Tensor, batch: RaggedBatch, output_rows: Tensor | None = None
     ) -> Tensor:
-        answers = hidden(network, inputs, batch, wanted)
+        answers = hidden(network, inputs, batch, output_rows)
         rows.append(len(answers))
         return answers
 

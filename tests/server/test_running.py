@@ -324,16 +324,16 @@ def worker_of(reply: httpx.Response, process: Process) -> int:
 
 def start_time(exported: str) -> float:
     """When the server started, as `/metrics` says."""
-    said = re.search(r"^sru_start_time_seconds (\S+)$", exported, re.MULTILINE)
-    assert said is not None
-    return float(said[1])
+    match = re.search(r"^sru_start_time_seconds (\S+)$", exported, re.MULTILINE)
+    assert match is not None
+    return float(match[1])
 
 
 def memory_by_worker(client: httpx.Client) -> dict[int, float]:
     """The resident bytes of each worker by its process id, as `/metrics` says."""
     exported = client.get("/metrics").text
-    said = re.findall(r'^sru_worker_memory_bytes{worker="(\d+)"} (\S+)$', exported, re.MULTILINE)
-    return {int(pid): float(memory) for pid, memory in said}
+    pairs = re.findall(r'^sru_worker_memory_bytes{worker="(\d+)"} (\S+)$', exported, re.MULTILINE)
+    return {int(pid): float(memory) for pid, memory in pairs}
 
 
 def test_a_worker_that_dies_is_replaced_and_what_it_counted_stays(

@@ -97,7 +97,7 @@ def test_settings_come_from_the_environment_and_arguments_win(
         ("SRUSERVE_GPU_MEMORY_BYTES", "-1", "should be a whole number from 0"),
         ("SRUSERVE_STATE_HOST_BYTES", "-1", "should be a whole number from 0"),
         ("SRUSERVE_WORKER", "2", "did you mean SRUSERVE_WORKERS?"),
-        ("SRUSERVE_XYZZY", "2", "SRUSERVE_XYZZY is not a setting"),
+        ("SRUSERVE_XYZZY", "2", "is not a setting of sruserve; `sruserve settings` lists all"),
         ("SRUSERVE_STATE_KEYS", "c2hvcnQ=", "32 bytes"),
         ("SRUSERVE_STATE_KEYS", "not base64 at all", "openssl rand"),
         ("SRUSERVE_STATE_KEYS", "A" * 20 + "!*" + "A" * 23 + "=", "openssl rand"),

@@ -100,5 +100,5 @@ def test_a_supervisor_that_was_stopped_itself_blames_nobody(pause: int) -> None:
     silence = Silence(0)
     assert silence.look(1) == 1
     assert silence.look(1 + pause) == 3
-    silence.heard()
+    silence.sign_of_life()
     assert silence.look(2 + pause) == 1

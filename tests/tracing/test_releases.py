@@ -49,8 +49,8 @@ def families() -> dict[str, list[str]]:
         check=False,
     )
     assert result.returncode == 0, result.stderr
-    said: dict[str, list[str]] = json.loads(result.stdout)
-    return said
+    reply: dict[str, list[str]] = json.loads(result.stdout)
+    return reply
 
 
 @pytest.mark.parametrize("release", [pytest.param(r, marks=mark) for r, mark in NEEDED.items()])

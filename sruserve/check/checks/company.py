@@ -19,7 +19,7 @@ class Company:
     name = "company"
     question = "Is a result the same alone and among other requests?"
 
-    def most_requests(self, samples: int) -> int:
+    def max_requests(self, samples: int) -> int:
         return (2 + _ROUNDS) * samples + 1 + _TRIES * 2 * 2
 
     def run(self, examination: Examination) -> Finding:
@@ -57,11 +57,11 @@ class _Company:
 
     def compare(self, how: str, together: Together) -> None:
         """Send all inputs together, and compare each result with that alone."""
-        got = together(self._samples)
+        results = together(self._samples)
         self.ways[how] = together
-        for i, result in enumerate(got):
+        for i, result in enumerate(results):
             sample = self._samples[i]
-            example = f"{sample} with {len(got) - 1} others {how}"
+            example = f"{sample} with {len(results) - 1} others {how}"
             if self._comparisons.add(self._alone[i], result, example, sample.size):
                 self._changed.append((i, how))
 

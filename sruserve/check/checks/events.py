@@ -11,7 +11,7 @@ class Events:
     name = "events"
     question = "Does a text that arrives as events equal the whole?"
 
-    def most_requests(self, samples: int) -> int:
+    def max_requests(self, samples: int) -> int:
         return 2 * min(samples, _SAMPLES)
 
     def run(self, examination: Examination) -> Finding:

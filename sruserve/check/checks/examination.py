@@ -49,12 +49,12 @@ class Examination:
 class Check(Protocol):
     """One question.
 
-    most_requests: the bound that is announced for `samples` inputs of one server.
+    max_requests: the bound that is announced for `samples` inputs of one server.
     """
 
     name: str
     question: str
 
-    def most_requests(self, samples: int) -> int: ...
+    def max_requests(self, samples: int) -> int: ...
 
     def run(self, examination: Examination) -> Finding: ...

@@ -13,7 +13,7 @@ class Replicas:
     name = "replica"
     question = "Does another replica give the same, and continue a state?"
 
-    def most_requests(self, samples: int) -> int:
+    def max_requests(self, samples: int) -> int:
         return samples + 2 * min(samples, _SAMPLES)
 
     def run(self, examination: Examination) -> Finding:

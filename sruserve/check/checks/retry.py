@@ -19,7 +19,7 @@ class Retry:
     name = "retry"
     question = "Does a step that is sent again count once?"
 
-    def most_requests(self, samples: int) -> int:
+    def max_requests(self, samples: int) -> int:
         chunks = len(_PLACES) + 1
         probes = 4
         each = 2 * 2 + chunks + chunks * _AT_ONCE + 1

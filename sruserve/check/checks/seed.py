@@ -14,7 +14,7 @@ class Seed:
     name = "seed"
     question = "Does a seed fix the text, alone and under load?"
 
-    def most_requests(self, samples: int) -> int:
+    def max_requests(self, samples: int) -> int:
         return (3 + _ROUNDS) * samples
 
     def run(self, examination: Examination) -> Finding:

@@ -17,7 +17,7 @@ class Split:
     name = "split"
     question = "Does an input in chunks give the result of the whole?"
 
-    def most_requests(self, samples: int) -> int:
+    def max_requests(self, samples: int) -> int:
         chunks = sum(len(places) + 1 for places in _CUTS)
         chosen = min(samples, _SAMPLES)
         opened_and_closed = 2 * len(_CUTS)
@@ -33,9 +33,9 @@ class Split:
                 for places in _CUTS:
                     chunks = server.cut(sample, places)
                     with closing(open_stream()) as stream:
-                        got = server.joined(feed(stream, chunks), whole)
+                        actual = server.joined(feed(stream, chunks), whole)
                     example = f"{sample} in {len(chunks)} chunks, by {kind}"
-                    comparisons.add(whole, got, example, sample.size * 10 + len(chunks))
+                    comparisons.add(whole, actual, example, sample.size * 10 + len(chunks))
         if not comparisons.failures:
             return comparisons.passed(f"chunks by {' and '.join(kinds)}")
         return _explained(examination, comparisons)

@@ -21,7 +21,7 @@ class Survival:
     name = "state"
     question = "Does a state give the same later, twice and after other work?"
 
-    def most_requests(self, samples: int) -> int:
+    def max_requests(self, samples: int) -> int:
         chosen = min(samples, _SAMPLES)
         probes = 10
         return probes + chosen * (4 + _COPIES) + samples + chosen * _KINDS * 2 * (2 + 2)
@@ -50,9 +50,9 @@ def _compare_tokens(examination: Examination, comparisons: Comparisons, tokens: 
         for state, (_, second) in zip(begun, halves, strict=True)
     ]
 
-    def compare(i: int, got: Result, how: str) -> None:
+    def compare(i: int, actual: Result, how: str) -> None:
         example = f"the state after half of {chosen[i]}, used {how}"
-        comparisons.add(used[i], got, example, chosen[i].size)
+        comparisons.add(used[i], actual, example, chosen[i].size)
 
     for i, (state, (_, second)) in enumerate(zip(begun, halves, strict=True)):
         compare(i, tokens.step(state, second, last=True)[0], "twice")
@@ -88,9 +88,9 @@ def _compare_interleaved(
         for stream, chunks in zip(streams, halves, strict=True):
             stream.send(chunks[0], last=False)
         for i in reversed(range(len(streams))):
-            got = streams[i].send(halves[i][1], last=True)
+            actual = streams[i].send(halves[i][1], last=True)
             example = f"{chosen[i]} in two chunks by {kind}, with other streams between them"
-            comparisons.add(expected[i], got, example, chosen[i].size)
+            comparisons.add(expected[i], actual, example, chosen[i].size)
 
 
 def _explained(comparisons: Comparisons) -> Finding:

@@ -73,10 +73,10 @@ def _ended(graph: Graph, ending: Ending, begun: Value | None, width: int, count:
         ended = begun
         if filling is not None:
             ended = op.Add(begun, graph.weight(f"{name}.filling", filling))
-    if ending.fewest is not None:
-        enough = op.GreaterOrEqual(count, graph.weight(f"{name}.fewest", ending.fewest))
+    if ending.min_steps is not None:
+        enough = op.GreaterOrEqual(count, graph.weight(f"{name}.fewest", ending.min_steps))
         ended = op.Where(enough, ended, LOWEST)
-    if ending.most is not None:
-        few = op.GreaterOrEqual(graph.weight(f"{name}.most", ending.most), count)
+    if ending.max_steps is not None:
+        few = op.GreaterOrEqual(graph.weight(f"{name}.most", ending.max_steps), count)
         ended = op.Where(few, ended, LOWEST)
     return ended

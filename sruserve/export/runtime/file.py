@@ -252,10 +252,10 @@ def _check_signature(model: Any, config: ModelConfig, kind: str, path: Path) -> 
         actual = {value.name: _shape(value) for value in values}
         if actual != expected:
             shown = ", ".join(f"{name[:40]} {list(shape)}" for name, shape in actual.items())
-            wanted = ", ".join(f"{name} {list(shape)}" for name, shape in expected.items())
+            required = ", ".join(f"{name} {list(shape)}" for name, shape in expected.items())
             raise CheckpointError(
                 f"{path}: its {what} are {shown[:300] or 'none'}, but those of its config are "
-                f"{wanted[:300]}"
+                f"{required[:300]}"
             )
         for value in values:
             if value.type.tensor_type.elem_type != _TYPES[signature.dtype(value.name)]:

@@ -60,12 +60,14 @@ class OnnxNetwork(Streamable):
         """Width of the outputs; None for a graph with a head, which answers with scores alone."""
         return self._width if self.config.outputs is None else None
 
-    def hidden(self, inputs: Tensor, batch: RaggedBatch, wanted: Tensor | None = None) -> Tensor:
-        """Run the graph; returns its answers at the rows `wanted`, (wanted, outputs).
+    def hidden(
+        self, inputs: Tensor, batch: RaggedBatch, output_rows: Tensor | None = None
+    ) -> Tensor:
+        """Run the graph; returns its answers at `output_rows`, (output rows, outputs).
 
         See `Network.hidden`. For task pair, whose graph compares inputs, returns the inputs.
         """
-        rows = torch.arange(len(inputs)) if wanted is None else wanted
+        rows = torch.arange(len(inputs)) if output_rows is None else output_rows
         if self.config.task == "pair":
             return inputs.index_select(0, rows)
         answers = torch.full((len(rows), self._width), torch.nan, device=self.device)

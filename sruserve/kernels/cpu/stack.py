@@ -149,10 +149,10 @@ class CompiledStack:
         because there are too few rows, a sequence is too long, or the weights are too large.
         """
         threads = torch.get_num_threads()
-        most = rows // (_SLICES * threads) if threads > 1 else rows - 1
-        slice_rows = min(_MAX_SLICE, most)
+        limit = rows // (_SLICES * threads) if threads > 1 else rows - 1
+        slice_rows = min(_MAX_SLICE, limit)
         few = rows < _MIN_SLICED or slice_rows < _MIN_SLICE
-        return 0 if few or longest > most or not self._slices else slice_rows
+        return 0 if few or longest > limit or not self._slices else slice_rows
 
     def _project(self, table: Tensor, columns: int) -> Tensor:
         """Compute what the first layer projects of each row of the table, (vocabulary, columns)."""

@@ -66,7 +66,7 @@ def _step(u: Tensor, filling: Tensor | None, row: Tensor, windows: Windows) -> T
     for taps in range(windows.longest):
         wide = slice(windows.first(taps), None)
         ends = sums[taps] if filling is None else sums[taps] + filling[taps, wide]
-        fits = (n >= windows.fewest(taps)) & (n <= windows.most(taps))
+        fits = (n >= windows.min_steps(taps)) & (n <= windows.max_steps(taps))
         best[wide] = torch.where(fits, torch.maximum(best[wide], ends), best[wide])
     return best
 

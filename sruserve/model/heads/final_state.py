@@ -40,18 +40,20 @@ class FinalState:
         rows = torch.arange(batch.sequences)
         return RaggedBatch(batch.offsets, states, rows, rows)
 
-    def end(self, batch: RaggedBatch, states: Tensor, wanted: Tensor, others: Tensor) -> Tensor:
+    def end(
+        self, batch: RaggedBatch, states: Tensor, output_rows: Tensor, others: Tensor
+    ) -> Tensor:
         """Write the end states where the batch wants them, and pool.
 
-        states: (sequences, layout.width): the end states. wanted: rows of the batch, int64.
-        others: (wanted, n): the rows of other poolings; not read if it stands alone.
+        states: (sequences, layout.width): the end states. output_rows: rows of the batch, int64.
+        others: (output rows, n): the rows of other poolings; not read if it stands alone.
 
-        Returns the pooled row of each wanted row's sequence, (wanted, width), the dtype of others.
+        Returns the pooled row of each output row's sequence, (output rows, width), others' dtype.
         """
         kept = (batch.target >= 0).nonzero()[:, 0]
         targets = copy_to_device(batch.target[kept], states.device)
         batch.states[targets] = states[copy_to_device(kept, states.device)]
-        sequences = torch.searchsorted(batch.offsets, wanted, right=True) - 1
+        sequences = torch.searchsorted(batch.offsets, output_rows, right=True) - 1
         rows = states.index_select(0, copy_to_device(sequences, states.device))
         rows = rows.index_select(1, copy_to_device(self._columns, states.device)).to(others.dtype)
         if self._before is None:

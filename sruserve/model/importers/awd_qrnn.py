@@ -7,8 +7,8 @@ from torch import Tensor
 
 from sruserve.model.cells.gated import LSTMConfig
 from sruserve.model.cells.stack import StackConfig
-from sruserve.model.errors import CheckpointError
 from sruserve.model.importers.format import Imported, Options
+from sruserve.model.importers.names import wrong_format
 from sruserve.model.importers.network import vocabulary_and_head
 from sruserve.model.importers.options import agree, known, make
 from sruserve.model.importers.qrnn import stack
@@ -39,10 +39,7 @@ def read(tensors: Mapping[str, Tensor], options: Options | None, task: Task) -> 
     pattern = _QRNN if any(re.match(_QRNN, name) for name in tensors) else _LSTM
     layers = [_undropped(layer) for layer in layers_of(tensors, pattern)]
     if not layers:
-        raise CheckpointError(
-            "no rnns.*.linear.* or rnns.*.weight_hh_l0 tensors: this is not a checkpoint of "
-            "awd-lstm-lm"
-        )
+        raise wrong_format("rnns.*.linear.* or rnns.*.weight_hh_l0", "awd-lstm-lm", tensors)
     arguments = known(options, ("rnn_type", "ntoken", "ninp", "nhid", "nlayers"), _TRAINING)
     rnn: dict[str, Tensor]
     config: StackConfig

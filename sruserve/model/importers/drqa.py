@@ -7,6 +7,7 @@ from torch import Tensor
 
 from sruserve.model.errors import CheckpointError, OptionError
 from sruserve.model.importers.format import Imported, Options
+from sruserve.model.importers.names import wrong_format
 from sruserve.model.importers.options import agree, make
 from sruserve.model.importers.sru_stack import read_stack
 from sruserve.model.importers.tensors import NUMBER, floats, layers_of, need
@@ -27,9 +28,7 @@ def read(tensors: Mapping[str, Tensor], options: Options | None, task: Task) -> 
         those of all layers, which the reader's attention also shows.
     """
     if not recognises(tensors):
-        raise CheckpointError(
-            "no doc_rnn.rnns.* or question_rnn.rnns.* tensors: this is not a checkpoint of DrQA"
-        )
+        raise wrong_format("doc_rnn.rnns.* or question_rnn.rnns.*", "DrQA", tensors)
     arguments = dict(options or {})
     encoder = arguments.pop("encoder", None)
     if encoder not in _ENCODERS:

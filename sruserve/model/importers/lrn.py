@@ -10,6 +10,7 @@ from sruserve.model.errors import CheckpointError
 from sruserve.model.heads.config import HeadConfig
 from sruserve.model.importers.format import Imported, Options
 from sruserve.model.importers.lrn_cells import CELLS, Kind, kind_of
+from sruserve.model.importers.names import wrong_format
 from sruserve.model.importers.network import vocabulary_and_head
 from sruserve.model.importers.options import agree, known
 from sruserve.model.importers.tensors import NUMBER, floats, layers_of, need, rest_of
@@ -46,7 +47,7 @@ def read(tensors: Mapping[str, Tensor], options: Options | None, task: Task) -> 
     pattern = _MODEL if any(re.match(_MODEL, name) for name in tensors) else _BARE
     layers = layers_of(tensors, pattern)
     if not layers:
-        raise CheckpointError("no cell_0.* tensors: this is not a checkpoint of the LRN repository")
+        raise wrong_format("cell_0.*", "the LRN repository", tensors)
     kinds = {kind_of(layer) for layer in layers}
     if len(kinds) > 1:
         raise CheckpointError(

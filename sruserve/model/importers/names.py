@@ -23,6 +23,14 @@ def listed(tensors: Mapping[str, Tensor]) -> str:
     return ", ".join(shown + more)
 
 
+def wrong_format(missing: str, source: str, tensors: Mapping[str, Tensor]) -> CheckpointError:
+    """Return the error for a checkpoint without the tensors by which its format is known."""
+    return CheckpointError(
+        f"no {missing} tensors: this is not a checkpoint of {source}, but holds {listed(tensors)}; "
+        "choose another --format, or leave it out"
+    )
+
+
 def short(name: str) -> str:
     """Return a tensor's name short enough for a message."""
     return name if len(name) <= 60 else name[:59] + "…"

@@ -9,6 +9,7 @@ from torch import Tensor
 from sruserve.model.cells.qrnn import QRNNConfig
 from sruserve.model.errors import CheckpointError, OptionError
 from sruserve.model.importers.format import Imported, Options
+from sruserve.model.importers.names import wrong_format
 from sruserve.model.importers.network import vocabulary_and_head
 from sruserve.model.importers.options import agree, flag, known, make, shown
 from sruserve.model.importers.tensors import (
@@ -54,7 +55,7 @@ def read(tensors: Mapping[str, Tensor], options: Options | None, task: Task) -> 
         tensors = {f"layers.0.{name}": tensor for name, tensor in tensors.items()}
     layers = layers_of(tensors, _LAYER)
     if not layers:
-        raise CheckpointError("no layers.*.linear.* tensors: this is not a checkpoint of a QRNN")
+        raise wrong_format("layers.*.linear.*", "a QRNN", tensors)
     if options is None:
         raise OptionError(
             f"{_NOT_STORED} are not stored in a state dict: pass them in --options FILE, a JSON "

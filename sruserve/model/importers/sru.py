@@ -7,7 +7,7 @@ from torch import Tensor
 
 from sruserve.model.errors import CheckpointError
 from sruserve.model.importers.format import Imported, Options
-from sruserve.model.importers.names import listed
+from sruserve.model.importers.names import wrong_format
 from sruserve.model.importers.network import vocabulary_and_head
 from sruserve.model.importers.sru_stack import read_stack
 from sruserve.model.importers.tensors import NUMBER, floats, layers_of, matrix_of, rest_of
@@ -32,12 +32,11 @@ def read(tensors: Mapping[str, Tensor], options: Options | None, task: Task) -> 
     if cells:
         tensors = {f"rnn_lst.0.{name}": tensor for name, tensor in tensors.items()}
     prefixes = {m[1] for name in tensors if (m := re.match(_STACK, name))}
-    if len(prefixes) != 1:
+    if not prefixes:
+        raise wrong_format("rnn_lst.*", "an sru.SRU", tensors)
+    if len(prefixes) > 1:
         raise CheckpointError(
-            "no rnn_lst.* tensors: this is not a checkpoint of an sru.SRU; the tensors are "
-            f"{listed(tensors)}"
-            if not prefixes
-            else f"{len(prefixes)} stacks ({', '.join(sorted(prefixes))[:80]}): save one alone"
+            f"{len(prefixes)} stacks ({', '.join(sorted(prefixes))[:80]}): save one alone"
         )
     prefix = prefixes.pop()
     if any(".transform_module.linear1." in name for name in tensors):

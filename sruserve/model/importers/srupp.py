@@ -9,6 +9,7 @@ from torch import Tensor
 from sruserve.model.cells.srupp import SRUppConfig
 from sruserve.model.errors import CheckpointError, OptionError
 from sruserve.model.importers.format import Imported, Options
+from sruserve.model.importers.names import wrong_format
 from sruserve.model.importers.network import vocabulary_and_head
 from sruserve.model.importers.options import agree, flag, known, make, shown
 from sruserve.model.importers.srupp_adaptive import adaptive, is_adaptive
@@ -71,11 +72,11 @@ def read(tensors: Mapping[str, Tensor], options: Options | None, task: Task) -> 
         )
     tensors = floats(tensors)
     prefixes = {m[1] for name in tensors if (m := re.match(rf"((?:[^.]+\.)*){_LAYER}", name))}
-    if len(prefixes) != 1:
+    if not prefixes:
+        raise wrong_format("rnn_lst.*", "an sru.SRUpp", tensors)
+    if len(prefixes) > 1:
         raise CheckpointError(
-            "no rnn_lst.* tensors: this is not a checkpoint of an sru.SRUpp"
-            if not prefixes
-            else f"{len(prefixes)} stacks ({', '.join(sorted(prefixes))[:80]}): save one alone"
+            f"{len(prefixes)} stacks ({', '.join(sorted(prefixes))[:80]}): save one alone"
         )
     stack = prefixes.pop()
     arguments = known(options, _KNOWN, _TRAINING)

@@ -43,7 +43,7 @@ def vocabulary(
         raise OptionError(
             "--vocab: the checkpoint has no embedding, so its inputs are features; omit --vocab"
         )
-    data = _read(path)
+    data = _read(path, "the file of a vocabulary")
     content = _parsed(path, data)
     if isinstance(content, dict) and not _is_numbering(content):
         check_tokenizer(data, path)
@@ -155,14 +155,14 @@ def _lowered(data: bytes) -> bytes:
 
 def read_json(path: Path) -> Any:
     """Return the content of a JSON file, or raise `OptionError`."""
-    return _parsed(path, _read(path))
+    return _parsed(path, _read(path, "a JSON file"))
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path, kind: str) -> bytes:
     try:
         return read_regular(path)
     except OSError as error:
-        raise OptionError(f"cannot read {path}: {error.strerror}") from error
+        raise OptionError(f"cannot read {path}: {error.strerror}; name {kind}") from error
 
 
 def _parsed(path: Path, content: bytes) -> Any:

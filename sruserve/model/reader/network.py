@@ -95,13 +95,15 @@ class Reader(Streamable):
         return exactness(layers, self.dtype, self.device, self.fast)
 
     @without_gradients
-    def hidden(self, inputs: Tensor, batch: RaggedBatch, wanted: Tensor | None = None) -> Tensor:
+    def hidden(
+        self, inputs: Tensor, batch: RaggedBatch, output_rows: Tensor | None = None
+    ) -> Tensor:
         """Score the words of documents as the ends of answers.
 
         inputs: (rows, 7), on the CPU. batch: a document and a question in turn; its states
-        are not used. wanted: the rows to return, int64; None returns all.
+        are not used. output_rows: the rows to return, int64; None returns all.
 
-        Returns (wanted, 2), float32, on the network's device.
+        Returns (output rows, 2), float32, on the network's device.
         """
         offsets: list[int] = batch.offsets.tolist()
         parts = [inputs[begin:end] for begin, end in pairwise(offsets)]
@@ -115,7 +117,9 @@ class Reader(Streamable):
         scores = torch.zeros(len(inputs), 2, device=self.device)
         for query, begin, words in zip(queries, offsets[::2], hidden, strict=False):
             scores[begin : begin + len(words)] = bilinear(words, query, self._builder)
-        return scores if wanted is None else scores.index_select(0, wanted.to(self.device))
+        if output_rows is None:
+            return scores
+        return scores.index_select(0, output_rows.to(self.device))
 
     def _merged(self, states: Tensor, lengths: Tensor) -> Tensor:
         """Return one row for each question, (questions, width)."""

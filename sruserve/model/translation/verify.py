@@ -37,7 +37,9 @@ def read_pairs(path: Path) -> list[Pair]:
     """Read the tensors N.source, N.target, N.log_probs and N.attention; raises `CaseError`."""
     try:
         tensors, _ = read_tensors(path)
-    except (OSError, SafetensorError) as error:
+    except OSError as error:
+        raise CaseError(f"cannot read {path}: {error.strerror or error}") from error
+    except SafetensorError as error:
         raise CaseError(f"cannot read {path}: {error}") from error
     if unknown := [name for name in tensors if not _NAME.fullmatch(name)]:
         raise CaseError(

@@ -48,9 +48,9 @@ def outputs(
         sizes = torch.tensor([len(part) for part in parts])
         offsets = torch.cat((torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)))
         if offsets[-1]:
-            wanted = offsets[1:][sizes > 0] - 1 if last else None
+            output_rows = offsets[1:][sizes > 0] - 1 if last else None
             batch = RaggedBatch(offsets, states, rows, rows)
-            hidden = network.hidden(torch.cat(parts), batch, wanted)
+            hidden = network.hidden(torch.cat(parts), batch, output_rows)
             counts = sizes.clamp(max=1) if last else sizes
             for own, part in zip(results, torch.split(hidden, counts.tolist()), strict=True):
                 own.append(part)

@@ -109,19 +109,19 @@ class GraphDecoder:
         tokens = burst._running.tokens().numpy()
         slots, counts = burst._slots, burst.counts
         self._roster.settled(slots, counts, tokens)
-        kept = self._ledger.kept[slots]
+        lined = self._ledger.has_line[slots]
         results: list[StepResult] = []
         dropped: list[int] = []
-        for i in np.flatnonzero(~kept).tolist():
+        for i in np.flatnonzero(~lined).tolist():
             sequence, row = burst.sequences[i], burst.rows[i]
             if sequence.decodes:
                 own = tokens[: counts[i], slots[i]].tolist()
                 results.append(StepResult(sequence, row, 1, own))
             else:
                 dropped.append(row)
-        replaced = self._ledger.enter(slots[kept], counts[kept], burst._targets[kept], tokens)
+        replaced = self._ledger.enter(slots[lined], counts[lined], burst._targets[lined], tokens)
         burst.rows, burst.results = replaced + dropped, results
-        return int(counts[kept].sum())
+        return int(counts[lined].sum())
 
     def due(self, now: float, interval: float) -> list[Due]:
         """The plain texts to read after a burst; see `Ledger.due`."""

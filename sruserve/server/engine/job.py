@@ -86,7 +86,7 @@ class Snapshot:
     held_back: generated text held back because a stop string may begin with it. With a CRF, the
         text of the steps whose labels are open.
     constraint: the identity of the constraint on the text; empty: none.
-    spelled: the bytes of the text that the constraint has consumed.
+    consumed: the bytes of the text that the constraint has consumed.
     probabilities: (classes), float32, after the last step, or a regressor's values, or the open
         paths of a CRF (`Paths.pack`); empty before the first.
     """
@@ -101,14 +101,14 @@ class Snapshot:
     utf8: bytes = b""
     held_back: str = ""
     constraint: bytes = b""
-    spelled: bytes = b""
+    consumed: bytes = b""
     probabilities: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
 
     @property
     def host_bytes(self) -> int:
         """Bytes of host memory, beside a row that the engine keeps."""
         row = self.row.nbytes if isinstance(self.row, np.ndarray) else 0
-        texts = 4 * (len(self.word) + len(self.held_back)) + len(self.utf8) + len(self.spelled)
+        texts = 4 * (len(self.word) + len(self.held_back)) + len(self.utf8) + len(self.consumed)
         return row + self.probabilities.nbytes + _TOKEN_BYTES * len(self.window) + texts
 
 

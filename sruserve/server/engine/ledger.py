@@ -23,7 +23,7 @@ class Ledger:
     the sequence takes it over, which it must before anybody else looks at its row or its tokens.
 
     max_steps: of a burst.
-    kept: (slots), whether a slot has a line: its text is plain, and decodes.
+    has_line: (slots), whether a slot has a line: its text is plain, and decodes.
     """
 
     def __init__(self, max_steps: int) -> None:
@@ -32,7 +32,7 @@ class Ledger:
         self._tokens = np.empty((0, _BURSTS * max_steps), np.int32)
         self._count, self._row = np.zeros(0, np.int64), np.zeros(0, np.int64)
         self._streams, self._sent_at = np.zeros(0, np.bool_), np.zeros(0)
-        self.kept: Mask = np.zeros(0, np.bool_)
+        self.has_line: Mask = np.zeros(0, np.bool_)
 
     def admit(self, sequences: Sequence[ActiveSequence]) -> None:
         """Open lines for sequences, in the order of their slots. Nobody may have a line."""
@@ -44,7 +44,7 @@ class Ledger:
         self._row = np.array([sequence.row for sequence in sequences], np.int64)
         self._streams = np.array([sequence.streams for sequence in sequences], np.bool_)
         self._sent_at = np.array([sequence.last_flush for sequence in sequences])
-        self.kept = np.array([sequence.plain for sequence in sequences], np.bool_)
+        self.has_line = np.array([sequence.plain for sequence in sequences], np.bool_)
 
     def enter(self, slots: Column, counts: Column, rows: Column, tokens: Column) -> list[int]:
         """Enter a burst's row and tokens, (steps, slots), of different slots that have lines.
@@ -71,28 +71,28 @@ class Ledger:
         `interval` seconds after it was sent last. If a line has no room for another burst, all are
         read.
         """
-        full = self.kept & full
+        full = self.has_line & full
         is_late = now - self._sent_at >= interval
-        sent = self.kept & self._streams & is_late & (self._count > 0)
+        sent = self.has_line & self._streams & is_late & (self._count > 0)
         self._sent_at[sent] = now
         room = self._tokens.shape[1] - self._max_steps
-        has_room = self._count.max(initial=0, where=self.kept) <= room
-        due = np.flatnonzero(full | sent if has_room else self.kept)
+        has_room = self._count.max(initial=0, where=self.has_line) <= room
+        due = np.flatnonzero(full | sent if has_room else self.has_line)
         texts = self._take_over(due)
-        self.kept &= ~full
+        self.has_line &= ~full
         full_texts: list[bool] = full[due].tolist()
         return list(zip(texts, full_texts, sent[due].tolist(), strict=True))
 
     def close(self, slot: int) -> None:
         """End a line, if the slot has one; its text takes it over."""
-        if self.kept[slot]:
+        if self.has_line[slot]:
             self._take_over(np.array([slot]))
-            self.kept[slot] = False
+            self.has_line[slot] = False
 
     def close_all(self) -> None:
         """End all lines."""
-        self._take_over(np.flatnonzero(self.kept))
-        self.kept[:] = False
+        self._take_over(np.flatnonzero(self.has_line))
+        self.has_line[:] = False
 
     def _take_over(self, slots: Column) -> list[ActiveSequence]:
         texts, tokens = [self._sequences[slot] for slot in slots.tolist()], self._tokens

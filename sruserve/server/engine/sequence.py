@@ -61,7 +61,7 @@ def positions_of(job: Job) -> list[TextPosition]:
     for item in job.items:
         start = item.start or _EMPTY_SNAPSHOT
         continues = start.constraint == constraint.identity and not len(item.inputs)
-        consumed = start.spelled if continues else b""
+        consumed = start.consumed if continues else b""
         if consumed in begun:
             positions.append(begun[consumed].copy())
         else:
@@ -458,7 +458,7 @@ class ActiveSequence:
             utf8=detokenizer.utf8 if detokenizer else start.utf8 if start else b"",
             held_back=detokenizer.held_back if detokenizer else start.held_back if start else "",
             constraint=b"" if constraint is None else constraint.identity,
-            spelled=b"" if self.constraint_state is None else self.constraint_state.consumed,
+            consumed=b"" if self.constraint_state is None else self.constraint_state.consumed,
         )
 
 

@@ -4,15 +4,15 @@
 _MAX_CHARACTERS, _MAX_RANGES = 1024, 64
 
 
-def prefers(accept: str, wanted: str, other: str) -> bool:
-    """Whether the header ranks `wanted` above `other`; ranges that cannot be read count for none.
+def prefers(accept: str, first: str, second: str) -> bool:
+    """Whether the header ranks `first` above `second`; ranges that cannot be read count for none.
 
     A header that is too long for the event loop ranks nothing.
 
-    wanted, other: media types such as `text/html`, in lower case.
+    first, second: media types such as `text/html`, in lower case.
     """
     ranges = _ranges(accept)
-    return _weight(ranges, wanted) > _weight(ranges, other)
+    return _weight(ranges, first) > _weight(ranges, second)
 
 
 def accepts(accept_encoding: str, coding: str) -> bool:

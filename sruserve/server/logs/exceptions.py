@@ -7,7 +7,7 @@ from sruserve.server.logs.escapes import escaped
 
 # Only these report the machine, the device or the file system. The message of any other, such as a
 # `ValueError`, may quote a value of the request that it was raised for.
-_TOLD = (OSError, RuntimeError, MemoryError)
+_MESSAGE_LOGGED = (OSError, RuntimeError, MemoryError)
 _MAX_CHAINED, _MAX_FRAMES, _MAX_MESSAGE = 8, 64, 1000
 
 
@@ -27,6 +27,6 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 def _describe(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)[-_MAX_FRAMES:]
     name = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
-    message = escaped(str(error)[:_MAX_MESSAGE]) if isinstance(error, _TOLD) else ""
+    message = escaped(str(error)[:_MAX_MESSAGE]) if isinstance(error, _MESSAGE_LOGGED) else ""
     lines = "".join(traceback.format_list(frames))
     return f"Traceback (most recent call last):\n{lines}{name}{message and f': {message}'}"

@@ -13,7 +13,7 @@ from sruserve.server.offload import run_in_thread
 from sruserve.server.repository.catalogue import Catalogue
 from sruserve.server.repository.discovery import loadable_models
 from sruserve.server.repository.loader import Loader
-from sruserve.server.repository.plan import Plan, pair_of, wanted
+from sruserve.server.repository.plan import Plan, newest_and_split, pair_of
 from sruserve.server.repository.retirement import Retirement, stop_engine
 from sruserve.server.repository.served import Served
 from sruserve.server.repository.versions import Versions
@@ -77,7 +77,7 @@ class LocalVersions:
         folder = folders.get(name)
         if folder is None:
             raise ModelNotFound(f"there is no model folder named {name[:100]!r}", param="model")
-        look = partial(wanted, folder, self._settings.model_versions)
+        look = partial(newest_and_split, folder, self._settings.model_versions)
         newest, split = await run_in_thread("load", look)
         versions = self.catalogue.find(name)
         existing = versions.all if versions is not None else []

@@ -71,7 +71,7 @@ def pair_of(served: Served) -> tuple[str, str]:
     return served.version, served.weights
 
 
-def wanted(folder: Path, max_versions: int) -> tuple[str, Mapping[str, int]]:
+def newest_and_split(folder: Path, max_versions: int) -> tuple[str, Mapping[str, int]]:
     """The newest version in a model's folder, and its split; raises `SettingsError`."""
     if hidden := hidden_versions(folder):
         raise SettingsError(
@@ -95,7 +95,7 @@ def wanted(folder: Path, max_versions: int) -> tuple[str, Mapping[str, int]]:
 
 def plan_at_start(folder: Path, max_versions: int) -> Plan:
     """The newest versions of a model's folder, with those of its split; raises `SettingsError`."""
-    newest, split = wanted(folder, max_versions)
+    newest, split = newest_and_split(folder, max_versions)
     numbers = [number for number in versions(folder) if number not in (newest, *split)]
     room = max_versions - len({newest, *split})
     chosen = sorted({*(numbers[-room:] if room else ()), *split, newest}, key=int)

@@ -23,7 +23,7 @@ def numbers_size(width: int, classes: int, window: int) -> int:
 def packed_bytes(snapshot: Snapshot) -> int:
     """The packed size of a snapshot, without packing it."""
     texts = len(snapshot.word.encode()) + len(snapshot.held_back.encode())
-    texts += len(snapshot.utf8) + len(snapshot.constraint) + len(snapshot.spelled)
+    texts += len(snapshot.utf8) + len(snapshot.constraint) + len(snapshot.consumed)
     row, probabilities = np.asarray(snapshot.row, "<f4").size, snapshot.probabilities.size
     return numbers_size(row, probabilities, len(snapshot.window)) + texts
 
@@ -37,7 +37,7 @@ def pack_snapshot(snapshot: Snapshot) -> bytes:
         snapshot.utf8,
         snapshot.held_back.encode(),
         snapshot.constraint,
-        snapshot.spelled,
+        snapshot.consumed,
     )
     head = _HEAD.pack(
         snapshot.steps,
@@ -73,8 +73,8 @@ def unpack_snapshot(data: bytes, width: int) -> Snapshot:
     for length in strings:
         parts.append(data[offset : offset + length])
         offset += length
-    word, utf8, held_back, constraint, spelled = parts
-    if len(constraint) not in (0, IDENTITY_BYTES) or len(spelled) > MAX_MATCH_BYTES * bool(
+    word, utf8, held_back, constraint, consumed = parts
+    if len(constraint) not in (0, IDENTITY_BYTES) or len(consumed) > MAX_MATCH_BYTES * bool(
         constraint
     ):
         raise StateTampered("the state's constraint does not fit; send it as it was returned")
@@ -99,7 +99,7 @@ def unpack_snapshot(data: bytes, width: int) -> Snapshot:
         utf8=utf8,
         held_back=texts[1],
         constraint=constraint,
-        spelled=spelled,
+        consumed=consumed,
         probabilities=scores.astype(np.float32),
     )
 

@@ -187,4 +187,4 @@ class CompleteTask(Task[CompletionRequest]):
 
 def _text_bytes(start: Snapshot | None) -> int:
     """Bytes of the texts in a state, which the choices of a prompt share."""
-    return 0 if start is None else len(start.word) + len(start.spelled)
+    return 0 if start is None else len(start.word) + len(start.consumed)

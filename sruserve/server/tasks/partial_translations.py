@@ -56,11 +56,11 @@ def _open(
     return PartialTranslation.begin(served.model.translator, request.wait_k, max_tokens)
 
 
-def _check_same(name: str, wanted: int | None, earlier: int) -> None:
+def _check_same(name: str, value: int | None, earlier: int) -> None:
     """Raise `InvalidRequest` if a later chunk changes an option."""
-    if wanted is not None and wanted != earlier:
+    if value is not None and value != earlier:
         raise InvalidRequest(
-            f"'{name}' is {wanted}, and the state's translation began "
+            f"'{name}' is {value}, and the state's translation began "
             f"{f'with {earlier}' if earlier else 'without it'}: leave '{name}' out",
             param=name,
         )

@@ -74,8 +74,8 @@ def states_numbers(
     """
     if not state_numbers:
         return 0
-    spelled = sum(text_numbers(prompt.start.spelled) for prompt in prompts if prompt.start)
-    return (len(prompts) * state_numbers + spelled) * (request.n or 1)
+    consumed = sum(text_numbers(prompt.start.consumed) for prompt in prompts if prompt.start)
+    return (len(prompts) * state_numbers + consumed) * (request.n or 1)
 
 
 def echo_numbers(prompts: Sequence[Prompt], request: CompletionRequest) -> int:

@@ -105,9 +105,9 @@ class RegressTask(SequenceTask[RegressRequest]):
             for index, result in enumerate(await self._step(caller, request, served, items)):
                 states[index] = result.state
                 ahead[index][step] = result.values
-        wanted = request.return_state or request.more
+        returns_state = request.return_state or request.more
         return [
-            replace(result, state=result.state if wanted else None, ahead=values)
+            replace(result, state=result.state if returns_state else None, ahead=values)
             for result, values in zip(results, ahead, strict=True)
         ]
 

@@ -35,7 +35,9 @@ class SequenceTask(PerTextTask[Body]):
         self, caller: Caller, request: Body, features: Batch, served: ServedModel, cost: int
     ) -> Sequence[SequenceInput]:
         if request.input is not None:
-            raise InvalidRequest("send either 'input' or 'features'", param="features")
+            raise InvalidRequest(
+                "'input' and 'features' are both set: leave out one of them", param="features"
+            )
         sequences = sequences_of(features)
         check_inputs(len(sequences), self.limits, "features")
         starts = await self.starts(caller, request, served, len(sequences), cost)

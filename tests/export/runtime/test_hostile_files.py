@@ -18,7 +18,7 @@ from sruserve.export.onnx.metadata import checksum
 from tests.support import save_random_model
 
 HUGE = 2_500_000_000  # floats: 10 GB
-ARENA_BYTES, MOST_BYTES = 128 << 20, 256 << 20
+ARENA_BYTES, MAX_BYTES = 128 << 20, 256 << 20
 Change = Callable[[Any], None]
 
 # Loads every folder that it is given, with a small arena; prints what happened.
@@ -248,4 +248,4 @@ def test_a_hostile_file_is_refused_by_name_within_its_memory(
 ) -> None:
     error, size = results[name]
     assert re.search(HOSTILE[name][1], error, re.DOTALL), error
-    assert size < MOST_BYTES
+    assert size < MAX_BYTES

@@ -61,8 +61,8 @@ def test_a_batch_of_sequences_gives_the_answers_and_states_of_the_kernels(
         if source is not None and not counts:
             states[:] = torch.linspace(0, 1, states.numel()).view_as(states)
         batch = RaggedBatch(offsets, states, target if source is None else source, target)
-        wanted = offsets[1:][offsets.diff() > 0] - 1
-        ends = answers(network, network.hidden(inputs, batch, wanted))
+        last_rows = offsets[1:][offsets.diff() > 0] - 1
+        ends = answers(network, network.hidden(inputs, batch, last_rows))
         results.append((ends, states))
     for ours, theirs in zip(results[1], results[0], strict=True):
         close(ours, theirs)

@@ -30,9 +30,22 @@ def test_names_of_no_known_origin_are_refused_unless_the_origin_is_said(tmp_path
     assert "dense.weight [4, 4], dense.bias [4]" in message
     assert "fit no known format" in message
     assert all(name in message for name in FORMATS)
-    said = ("--format", "sru")
-    assert "no rnn_lst.* tensors" in refused(tmp_path, OTHER, "encode", *said, options={})
-    assert "weight_c is missing" in refused(tmp_path, STACK, "encode", *said, options={})
+    message = refused(tmp_path, STACK, "encode", "--format", "sru", options={})
+    assert "weight_c is missing" in message
+
+
+@pytest.mark.parametrize("name", ["sru", "srupp", "drqa", "lrn", "qrnn", "awd-qrnn"])
+def test_a_format_that_does_not_fit_is_refused_with_the_tensors_of_the_file(
+    tmp_path: Path, name: str
+) -> None:
+    message = refused(tmp_path, OTHER, "encode", "--format", name, options={})
+    assert "tensors: this is not a checkpoint of" in message
+    assert "but holds dense.weight [4, 4], dense.bias [4]; choose another --format" in message
+
+
+def test_options_that_are_no_file_are_refused(tmp_path: Path) -> None:
+    message = refused(tmp_path, STACK, "encode", "--options", '{"layers": 1}')
+    assert 'cannot read {"layers": 1}: No such file or directory; name a JSON file' in message
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -118,18 +118,18 @@ def expected(
 ) -> Tensor:
     """The formulas with the names of the files. run(encoder, x): the outputs of its layers."""
     table = tensors["embedding.weight"]
-    words, asked = table[[2, 3, 4, 5, 6]], table[[8, 3, 2]]
+    words, question_words = table[[2, 3, 4, 5, 6]], table[[8, 3, 2]]
 
     def linear(name: str, x: Tensor) -> Tensor:
         return x @ tensors[f"{name}.linear.weight"].T + tensors[f"{name}.linear.bias"]
 
-    keys, others = (linear("qemb_match", x).relu() for x in (words, asked))
+    keys, others = (linear("qemb_match", x).relu() for x in (words, question_words))
     described = {"words": words, "features": features}
-    described["aligned"] = (keys @ others.T).softmax(1) @ asked
+    described["aligned"] = (keys @ others.T).softmax(1) @ question_words
     if tags is not None:
         described["pos"] = tensors["pos_embedding.weight"][tags]
     document = torch.cat(run("doc_rnn", torch.cat([described[part] for part in parts], 1)), 1)
-    question = torch.cat(run("question_rnn", asked), 1)
+    question = torch.cat(run("question_rnn", question_words), 1)
     merged = linear("self_attn", question).softmax(0).T @ question
     ends = [document @ linear(f"{end}_attn", merged)[0] for end in ("start", "end")]
     return torch.stack(ends, 1)
@@ -169,7 +169,7 @@ def test_a_file_of_the_release_is_imported_with_its_words_and_features(tmp_path:
         return outputs
 
     # pos: NN is 0, another tag 1; ner: PER is 0
-    given = rows(
+    inputs = rows(
         in_question=[1, 0, 0, 0, 1],
         tf=[0.2, 0.1, 0, 0.5, 1],
         pos=[0, 1, 0, 1, 1],
@@ -180,7 +180,7 @@ def test_a_file_of_the_release_is_imported_with_its_words_and_features(tmp_path:
     )
     order = ["words", "aligned", "features"]
     theirs = expected(saved["state_dict"], order, features, None, run)
-    torch.testing.assert_close(scored(model, given), theirs, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(scored(model, inputs), theirs, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("columns", [False, True], ids=["embedded", "columns"])
@@ -206,15 +206,15 @@ def test_a_file_of_the_reimplementation_is_imported(
         return outputs
 
     numbers = [0, 2, 1, 0, 2]
-    given = rows(
+    inputs = rows(
         in_question=[1, 0, 0, 0, 1], in_question_uncased=[1, 1, 0, 0, 1],
         in_question_lemma=[0, 0, 1, 0, 0], tf=[0.2, 0.1, 0, 0.5, 1],
         pos=list(map(float, numbers)) if tags else [0.0] * 5,
     )  # fmt: skip
     order = ["words", "features", "aligned", *(["pos"] if tags else [])]
     chosen = torch.tensor(numbers) if tags else None
-    theirs = expected(tensors, order, given[:5, 1:5], chosen, run)
-    torch.testing.assert_close(scored(model, given), theirs, rtol=1e-5, atol=1e-5)
+    theirs = expected(tensors, order, inputs[:5, 1:5], chosen, run)
+    torch.testing.assert_close(scored(model, inputs), theirs, rtol=1e-5, atol=1e-5)
 
 
 def test_words_in_lower_case_are_looked_up_and_compared_so(tmp_path: Path) -> None:

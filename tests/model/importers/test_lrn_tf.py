@@ -68,14 +68,14 @@ def test_the_moving_averages_are_read_and_the_weights_on_request(tmp_path: Path)
         expected = torch.from_numpy(own[f"InferNet/label/W_0_0{end}"]).T
         assert torch.equal(model_weight(model, "output.weight"), expected)
         result = run_import(tmp_path, path, "classify", options=options)
-        assert ("moving averages of the weights are imported" in said(result)) is bool(end)
+        assert ("moving averages of the weights are imported" in output_of(result)) is bool(end)
 
 
 def model_weight(model: Model, name: str) -> torch.Tensor:
     return load_file(model.path / "model.safetensors")[name]
 
 
-def said(result: Any) -> str:
+def output_of(result: Any) -> str:
     return " ".join(result.output.split())
 
 
@@ -110,7 +110,7 @@ def test_the_row_of_padding_is_zeros_and_the_import_says_so(tmp_path: Path) -> N
     model = imported(tmp_path, DATA / "lrn", "classify")
     assert not model_weight(model, "embedding.weight")[0].any()
     result = run_import(tmp_path, DATA / "lrn", "classify")
-    assert "id 0 is padding" in said(result)
+    assert "id 0 is padding" in output_of(result)
 
 
 def test_texts_are_read_with_their_words(tmp_path: Path) -> None:
@@ -291,4 +291,4 @@ def test_words_in_lower_case_are_asked_for(tmp_path: Path) -> None:
     arguments = json.loads((DATA / "lrn/param.json").read_text()) | {"lower": True}
     folder = copied(tmp_path, "lrn", param_json=json.dumps(arguments))
     result = run_import(tmp_path, folder, "classify")
-    assert "import with --lowercase" in said(result)
+    assert "import with --lowercase" in output_of(result)

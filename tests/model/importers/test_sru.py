@@ -345,5 +345,5 @@ def test_layers_whose_numbers_are_beyond_any_stack_are_no_layers(tmp_path: Path)
 
 def test_a_checkpoint_of_sru_pp_is_sent_to_its_own_format(tmp_path: Path) -> None:
     tensors = {"rnn_lst.0.transform_module.linear1.weight": torch.ones(4, 8)}
-    said = ("--format", "sru")
-    assert "--format srupp" in refused(tmp_path, tensors, "encode", *said, options={})
+    arguments = ("--format", "sru")
+    assert "--format srupp" in refused(tmp_path, tensors, "encode", *arguments, options={})

@@ -206,8 +206,8 @@ def test_weights_of_other_models_and_formats_are_refused(tmp_path: Path) -> None
             app, ["import", str(LSTM / "weights.pt"), str(tmp_path / "x"), *extra, *labels]
         )
         assert result.exit_code == 1
-        wanted = "--labels is for classes" if labels else "add --task translate"
-        assert wanted in " ".join(result.output.split())
+        message = "--labels is for classes" if labels else "add --task translate"
+        assert message in " ".join(result.output.split())
 
 
 @pytest.mark.parametrize(

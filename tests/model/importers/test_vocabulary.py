@@ -26,8 +26,8 @@ def model_of(tmp_path: Path, vocab: Any, *arguments: str) -> Model:
 
 def ids(model: Model, text: str) -> list[int]:
     assert model.codec is not None
-    found: list[int] = model.codec.encode(text)[0].tolist()
-    return found
+    result: list[int] = model.codec.encode(text)[0].tolist()
+    return result
 
 
 def test_a_list_of_characters_reads_each_of_them_and_white_space(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def same_state(left: Snapshot | None, right: Snapshot | None) -> bool:
         getattr(left, name) == getattr(right, name)
         for name in (
             *("steps", "pending", "seed", "choice", "window", "word", "utf8", "held_back"),
-            *("constraint", "spelled"),
+            *("constraint", "consumed"),
         )
     )
 
@@ -136,8 +136,8 @@ class Driver:
     ) -> Generated:
         """One completion, delivered as a whole, with its state."""
         item = SequenceInput(self.ids(prompt), start, seed=seed, choice=choice)
-        wanted = Sampling(max_tokens=tokens, **sampling)
-        submission = self.job(JobKind.GENERATE, [item], sampling=wanted, state_output=state_output)
+        options = Sampling(max_tokens=tokens, **sampling)
+        submission = self.job(JobKind.GENERATE, [item], sampling=options, state_output=state_output)
         (result,) = (await submission.results())[0]
         assert isinstance(result, Generated)
         return result

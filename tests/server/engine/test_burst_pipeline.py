@@ -113,11 +113,11 @@ def test_results_are_those_of_the_cpu(
     assert "launch" in events
     assert driver.counts.calls["generated"] - counted == sum(len(each.tokens) for each in generated)
     assert len(generated) == len(expected)
-    for mine, wanted in zip(generated, expected, strict=True):
-        assert (mine.text, list(mine.tokens)) == (wanted.text, list(wanted.tokens))
-        assert (mine.finish_reason, mine.stop_reason) == (wanted.finish_reason, wanted.stop_reason)
-        assert [each.token for each in mine.logprobs] == [each.token for each in wanted.logprobs]
-        assert same_state(mine.state, wanted.state)
+    for mine, theirs in zip(generated, expected, strict=True):
+        assert (mine.text, list(mine.tokens)) == (theirs.text, list(theirs.tokens))
+        assert (mine.finish_reason, mine.stop_reason) == (theirs.finish_reason, theirs.stop_reason)
+        assert [each.token for each in mine.logprobs] == [each.token for each in theirs.logprobs]
+        assert same_state(mine.state, theirs.state)
 
 
 def streamed(driver: Driver, seed: int, tokens: int, **fields: Any) -> Submission:
@@ -163,9 +163,9 @@ def test_clients_who_leave_change_nothing_for_others(
         return [await cpu.generate("To be", 50, seed=seed) for seed in range(3)]
 
     generated, expected = asyncio.run(run()), asyncio.run(alone())
-    for mine, wanted in zip(generated, expected, strict=True):
-        assert list(mine.tokens) == list(wanted.tokens)
-        assert same_state(mine.state, wanted.state)
+    for mine, theirs in zip(generated, expected, strict=True):
+        assert list(mine.tokens) == list(theirs.tokens)
+        assert same_state(mine.state, theirs.state)
 
 
 def test_every_intermediate_state_continues_its_text(

@@ -39,10 +39,10 @@ def lm(
 
 
 def streamed(driver: Driver, prompt: str, tokens: int, seed: int, **sampling: Any) -> Submission:
-    wanted = Sampling(max_tokens=tokens, **sampling)
+    options = Sampling(max_tokens=tokens, **sampling)
     item = SequenceInput(driver.ids(prompt), seed=seed)
     return driver.job(
-        JobKind.GENERATE, [item], sampling=wanted, state_output=StateOutput.COPY, stream=True
+        JobKind.GENERATE, [item], sampling=options, state_output=StateOutput.COPY, stream=True
     )
 
 
@@ -109,10 +109,10 @@ def test_an_interval_of_one_tells_a_state_with_every_character(lm: Driver) -> No
 @pytest.mark.parametrize("state_output", [StateOutput.NONE, StateOutput.CACHED])
 def test_only_who_keeps_snapshots_gets_checkpoints(lm: Driver, state_output: StateOutput) -> None:
     async def run() -> None:
-        wanted = Sampling(max_tokens=50, state_interval=1)
+        sampling = Sampling(max_tokens=50, state_interval=1)
         item = SequenceInput(lm.ids("ab"))
         submission = lm.job(
-            JobKind.GENERATE, [item], sampling=wanted, state_output=state_output, stream=True
+            JobKind.GENERATE, [item], sampling=sampling, state_output=state_output, stream=True
         )
         parts = pieces((await submission.results())[0])
         assert all(part.state is None for part in parts[:-1])

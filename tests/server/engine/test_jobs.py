@@ -101,10 +101,10 @@ def test_a_withdrawn_job_stops_and_frees_its_rows(lm: Driver) -> None:
         await lm.until(lambda: lm.counts.tiers == {"pool": (1, row)})
         submission.job.done.cancel()
         await lm.until(lambda: not lm.engine.rows and not lm.engine.running)
-        heard = len(submission.by_item[0])
+        pieces = len(submission.by_item[0])
         await lm.until(lambda: lm.counts.tiers == {"pool": (0, 0)})
         await lm.generate("Hello", 20)
-        assert len(submission.by_item[0]) == heard
+        assert len(submission.by_item[0]) == pieces
 
     asyncio.run(run())
 

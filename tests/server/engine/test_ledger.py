@@ -40,13 +40,13 @@ def texts(
 
 def enter(ledger: Ledger, slots: list[int], counts: list[int], first_row: int) -> list[int]:
     """Enter a burst in which slot s gets the tokens 100 s, 100 s + 1, ..., and a fresh row."""
-    tokens = np.arange(STEPS)[:, None] + 100 * np.arange(len(ledger.kept))
+    tokens = np.arange(STEPS)[:, None] + 100 * np.arange(len(ledger.has_line))
     rows = first_row + np.arange(len(slots))
     return ledger.enter(np.array(slots), np.array(counts), rows, tokens)
 
 
 def due(ledger: Ledger, *full: int, now: float = 0.0) -> list[tuple[ActiveSequence, bool, bool]]:
-    is_full = np.isin(np.arange(len(ledger.kept)), full)
+    is_full = np.isin(np.arange(len(ledger.has_line)), full)
     return ledger.due(is_full, now, 1.0)
 
 
@@ -80,7 +80,7 @@ def test_a_text_that_is_full_is_read_once_and_loses_its_line(
     enter(ledger, [0, 1, 2], [4, 3, 4], 10)
     assert due(ledger, 1) == [(sequences[1], True, False)]
     assert (sequences[1].row, sequences[1].generated) == (11, 3)
-    assert ledger.kept.tolist() == [True, False, True]
+    assert ledger.has_line.tolist() == [True, False, True]
     assert due(ledger, 1) == []
     ledger.close(1)
     assert sequences[1].generated == 3
@@ -91,7 +91,7 @@ def test_texts_whose_ends_the_host_looks_for_have_no_line(
 ) -> None:
     ledger = Ledger(STEPS)
     ledger.admit([*texts(loop, 1), *texts(loop, 1, stop=("a",)), *texts(loop, 1, logprobs=1)])
-    assert ledger.kept.tolist() == [True, False, False]
+    assert ledger.has_line.tolist() == [True, False, False]
 
 
 def test_a_streamed_text_is_sent_after_an_interval(loop: asyncio.AbstractEventLoop) -> None:

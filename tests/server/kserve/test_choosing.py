@@ -156,10 +156,10 @@ def test_a_reply_counts_the_same_before_its_texts_are_made_and_after() -> None:
     output = number_tensor("outputs", "FP32", (4, 3), np.ones(12))
     plain = Tensor("labels", "BYTES", (2,), [b"a", b"b"])
     for count, numbers in ((2, 48), (9, 72)):
-        wanted = [*requested(count), RequestedOutput("labels")]
-        chosen = asyncio.run(choose_outputs(Stays(), [output, plain], wanted, ()))
-        before = reply_numbers([output, plain], wanted)
-        assert before == reply_numbers(chosen, wanted) == numbers + 2
+        requested_outputs = [*requested(count), RequestedOutput("labels")]
+        chosen = asyncio.run(choose_outputs(Stays(), [output, plain], requested_outputs, ()))
+        before = reply_numbers([output, plain], requested_outputs)
+        assert before == reply_numbers(chosen, requested_outputs) == numbers + 2
 
 
 def test_long_texts_count_with_their_bytes() -> None:

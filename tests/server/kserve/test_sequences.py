@@ -132,20 +132,20 @@ def test_a_step_that_is_sent_again_gives_the_stored_reply(
 
 @given(
     order=st.permutations(list(PARAMETERS)),
-    wanted=st.permutations(["classification", "binary_data"]),
+    output_parameters=st.permutations(["classification", "binary_data"]),
 )
 def test_the_order_of_parameters_does_not_tell_requests_from_another(
-    order: list[str], wanted: list[str]
+    order: list[str], output_parameters: list[str]
 ) -> None:
-    def request(order: Sequence[str], wanted: Sequence[str]) -> InferRequest:
-        output = RequestedOutput("scores", dict.fromkeys(wanted, 1))
+    def request(order: Sequence[str], output_parameters: Sequence[str]) -> InferRequest:
+        output = RequestedOutput("scores", dict.fromkeys(output_parameters, 1))
         parameters = {name: PARAMETERS[name] for name in order}
         return InferRequest("question", "", "a", [], [output], parameters)
 
     same = pack_request(request(list(PARAMETERS), ["binary_data", "classification"]))
-    assert pack_request(request(order, wanted)) == same
+    assert pack_request(request(order, output_parameters)) == same
     for name in PARAMETERS:
-        other = pack_request(request([each for each in order if each != name], wanted))
+        other = pack_request(request([each for each in order if each != name], output_parameters))
         assert (other == same) == (name == "binary_data_output")
 
 

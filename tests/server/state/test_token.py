@@ -64,7 +64,7 @@ snapshots = st.builds(
         st.builds(
             partial(replace, snapshot),
             constraint=st.binary(min_size=16, max_size=16),
-            spelled=st.binary(max_size=40),
+            consumed=st.binary(max_size=40),
         ),
     )
 )
@@ -93,7 +93,7 @@ def test_what_was_sealed_comes_back_bit_for_bit(snapshot: Snapshot) -> None:
         snapshot.held_back,
     )
     assert opened.window == snapshot.window
-    assert (opened.constraint, opened.spelled) == (snapshot.constraint, snapshot.spelled)
+    assert (opened.constraint, opened.consumed) == (snapshot.constraint, snapshot.consumed)
     assert (opened.seed, opened.choice) == (snapshot.seed, snapshot.choice)
 
 
@@ -227,10 +227,10 @@ def test_unpacking_changed_bytes_gives_a_valid_snapshot_or_a_refusal(
 
 
 @pytest.mark.parametrize(
-    ("constraint", "spelled"), [(b"", b"a"), (b"c" * 15, b""), (b"c" * 16, b"a" * 32_769)]
+    ("constraint", "consumed"), [(b"", b"a"), (b"c" * 15, b""), (b"c" * 16, b"a" * 32_769)]
 )
-def test_a_constraint_whose_parts_do_not_fit_is_refused(constraint: bytes, spelled: bytes) -> None:
-    data = pack_snapshot(Snapshot(row(), constraint=constraint, spelled=spelled))
+def test_a_constraint_whose_parts_do_not_fit_is_refused(constraint: bytes, consumed: bytes) -> None:
+    data = pack_snapshot(Snapshot(row(), constraint=constraint, consumed=consumed))
     with pytest.raises(StateTampered):
         unpack_snapshot(data, WIDTH)
 

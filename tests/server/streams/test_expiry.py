@@ -13,19 +13,19 @@ def test_exactly_what_is_due_is_taken_once_and_in_order(
     made: list[tuple[int, int | None]], now: int
 ) -> None:
     expiry: Expiry[int] = Expiry()
-    wanted: dict[int, int] = {}
+    expected: dict[int, int] = {}
     for key, at in made:
         if at is None:
             expiry.remove(key)
-            wanted.pop(key, None)
+            expected.pop(key, None)
         else:
             expiry.put(key, at)
-            wanted[key] = at
+            expected[key] = at
     taken = [*expiry.take(now, 3), *expiry.take(now, 100)]
-    assert sorted(taken) == sorted(key for key, at in wanted.items() if at <= now)
-    assert [wanted[key] for key in taken] == sorted(wanted[key] for key in taken)
+    assert sorted(taken) == sorted(key for key, at in expected.items() if at <= now)
+    assert [expected[key] for key in taken] == sorted(expected[key] for key in taken)
     assert expiry.take(now, 100) == []
-    assert len(expiry) == len(wanted) - len(taken)
+    assert len(expiry) == len(expected) - len(taken)
 
 
 def test_what_is_put_off_and_removed_for_ever_takes_no_memory() -> None:

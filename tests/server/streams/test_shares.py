@@ -44,11 +44,11 @@ def test_parts_are_as_large_as_they_can_be_and_never_more_than_there_is() -> Non
     chance = random.Random(5)
     for _ in range(300):
         limit = chance.randrange(12, 1000)
-        wanted = [chance.randrange(1, 400) for _ in range(chance.randrange(1, 12))]
-        part = fair_part(limit, wanted)
-        taken = sum(min(amount, part) for amount in wanted)
+        amounts = [chance.randrange(1, 400) for _ in range(chance.randrange(1, 12))]
+        part = fair_part(limit, amounts)
+        taken = sum(min(amount, part) for amount in amounts)
         assert taken <= limit
-        assert taken == sum(wanted) or taken + len(wanted) > limit
+        assert taken == sum(amounts) or taken + len(amounts) > limit
     assert fair_part(100, []) == 100
 
 

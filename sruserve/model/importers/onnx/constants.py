@@ -95,17 +95,17 @@ def _reshape(arrays: Sequence[Array | None], attributes: Attributes) -> Array:
 
 
 def new_shape(
-    shape: Sequence[int], wanted: Sequence[int], attributes: Attributes
+    shape: Sequence[int], target: Sequence[int], attributes: Attributes
 ) -> tuple[int, ...]:
     """Return the sizes of a Reshape; raises `ValueError` if they do not fit."""
     copies = not attributes.get("allowzero", 0)
-    sizes = [shape[i] if n == 0 and copies else n for i, n in enumerate(wanted)]
+    sizes = [shape[i] if n == 0 and copies else n for i, n in enumerate(target)]
     total = int(np.prod(shape, dtype=np.int64))
     if -1 in sizes:
         known = int(np.prod([n for n in sizes if n != -1], dtype=np.int64))
         sizes[sizes.index(-1)] = total // known if known else 0
     if int(np.prod(sizes, dtype=np.int64)) != total or min(sizes, default=1) < 0:
-        raise ValueError(f"{list(shape)} cannot have the shape {list(wanted)}")
+        raise ValueError(f"{list(shape)} cannot have the shape {list(target)}")
     return tuple(sizes)
 
 

@@ -129,17 +129,17 @@ class _Graph:
         self.features = 0
         self.fixed_steps: int | None = None  # if the file states their number
 
-    def output(self, wanted: object) -> str:
-        """Return the name of the output to serve; raises `OptionError`."""
+    def output(self, option: object) -> str:
+        """Return the name of the output to serve, by the option "output"; raises `OptionError`."""
         names = [entry.name for entry in self._graph.output]
-        if wanted is None and len(names) == 1:
+        if option is None and len(names) == 1:
             return str(names[0])
-        if not isinstance(wanted, str) or wanted not in names:
+        if not isinstance(option, str) or option not in names:
             raise OptionError(
                 f'the model has the outputs {shown(", ".join(names))}: choose one with "output" in '
                 "--options"
             )
-        return wanted
+        return option
 
     def run(self, output: str, steps: int, batch_first: bool) -> Flow:
         """Return what an output is, if the batch is the input's first axis, or its second."""
@@ -187,12 +187,12 @@ class _Graph:
 
     def _needed(self, output: str) -> Iterator[Any]:
         """Yield the nodes that an output needs, in their order, which ONNX requires to be one."""
-        wanted, needed = {output}, []
+        values, nodes = {output}, []
         for node in reversed(self._graph.node):
-            if wanted.intersection(node.output):
-                needed.append(node)
-                wanted.update(node.input)
-        return iter(needed[::-1])
+            if values.intersection(node.output):
+                nodes.append(node)
+                values.update(node.input)
+        return iter(nodes[::-1])
 
     def _value(self, name: str, values: dict[str, Value]) -> Value:
         if name not in values:

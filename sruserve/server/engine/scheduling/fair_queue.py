@@ -52,7 +52,7 @@ class FairQueue:
         """The job that has been in the queue longest."""
         return next(iter(self._requests), None)
 
-    def wanted(self, max_tokens: int) -> dict[Hashable, int]:
+    def ready_tokens(self, max_tokens: int) -> dict[Hashable, int]:
         """Tokens that are ready for a step, by tenant; tenants without any are left out.
 
         With several tenants, a count is at most `max_tokens`.

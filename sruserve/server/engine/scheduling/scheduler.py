@@ -35,7 +35,7 @@ _GRAMMAR_POLL_SECONDS = 500e-6  # between two polls, while texts wait for their 
 _DECODE_SHARE = 8  # while sequences decode, inputs take at most 1/8 of a step, so no decode stalls
 _MIN_DECODE_ROWS, _MIN_INPUT_ROWS = 64, 128  # rows that every step may have, on any device
 _STEPS_AHEAD = 2  # admit the sequences of 2 steps; states for the second arrive during the first
-_MOST_STEPS = 1 << 20  # no burst has as many
+_MAX_STEPS = 1 << 20  # no burst has as many
 _LARGE_JOB_ITEMS = 16  # a job with more takes long to set up: at most one of them in each step
 
 
@@ -193,7 +193,7 @@ class Scheduler:
     def decode_steps(self, sequences: int, seconds: float) -> int:
         """The number of steps in which so many sequences decode within `seconds`; at least 1."""
         steps = self._decode_time.steps_within(seconds, sequences)
-        return max(1, int(min(steps, _MOST_STEPS)))
+        return max(1, int(min(steps, _MAX_STEPS)))
 
     def settle(self, batch: Batch) -> None:
         """Queue the sequences that have inputs left again; the others leave the queue."""
@@ -395,7 +395,7 @@ class Scheduler:
         With n tenants, that step takes n times as long as a step for the tenant with the fewest
         rows. 0: there are fewer than two tenants, so no limit.
         """
-        rows = self._queue.wanted(self._config.max_batch_tokens)
+        rows = self._queue.ready_tokens(self._config.max_batch_tokens)
         for tenant, count in self._decoding.counts.items():
             rows[tenant] = rows.get(tenant, 0) + count
         if len(rows) < 2:

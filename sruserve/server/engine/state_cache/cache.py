@@ -125,14 +125,14 @@ class StateCache:
         self._transfers.on_done(transfer, release_all)
         return transfer
 
-    def offload(self, wanted: int) -> None:
-        """Start moving about `wanted` states to the host, as far as it has room."""
-        wanted -= self._offloading
-        if wanted <= 0:
+    def offload(self, rows: int) -> None:
+        """Start moving about `rows` states to the host, as far as it has room."""
+        rows -= self._offloading
+        if rows <= 0:
             return
         batch = max(1, min(self._transfers.max_rows, _BATCH_BYTES // max(1, self._pool.row_bytes)))
         # Even if fewer are wanted, a batch (at most a quarter) makes room for the next sequence.
-        count = min(max(wanted, min(batch, len(self._device) // 4)), self._host.free)
+        count = min(max(rows, min(batch, len(self._device) // 4)), self._host.free)
         chosen = list(islice((cached for cached in self._device if not cached.pins), count))
         for first in range(0, len(chosen), batch):
             if not self._offload(chosen[first : first + batch]):

@@ -153,8 +153,8 @@ class Search:
     def _is_over(self) -> bool:
         if not self.hypotheses or self.length >= self._limit:
             return True
-        wanted = self._options.n_best
-        if len(self._ended) < wanted:
+        n_best = self._options.n_best
+        if len(self._ended) < n_best:
             return False
         best_possible = self.scores.max() / self._penalty(self._limit)
         return self._options.beam_size == 1 or bool(self._ended[-1].score >= best_possible)

@@ -208,7 +208,7 @@ def test_an_empty_match_and_one_that_is_already_whole_end_at_once(lm: Driver) ->
             assert anew.text == made.text  # behind a prompt it begins
             free = await lm.generate("", 5, start=made.state)
             assert free.state is not None
-            assert (free.state.constraint, free.state.spelled) == (b"", b"")
+            assert (free.state.constraint, free.state.consumed) == (b"", b"")
 
     asyncio.run(run())
 
@@ -217,7 +217,7 @@ def test_another_constraint_begins_anew_where_a_state_goes_on(lm: Driver) -> Non
     async def run() -> None:
         first = await lm.generate("ab", 2, constraint=regex(lm, "[ab]{5}"))
         assert first.state is not None
-        assert first.state.spelled == first.text.encode()
+        assert first.state.consumed == first.text.encode()
         same = await lm.generate("", 9, start=first.state, constraint=regex(lm, "[ab]{5}"))
         other = await lm.generate("", 9, start=first.state, constraint=regex(lm, "[ab]{4}"))
         assert [len(first.text + same.text), len(other.text)] == [5, 4]
@@ -235,7 +235,7 @@ def test_a_stop_string_inside_a_burst_takes_the_position_back(lm: Driver) -> Non
         stopped = await lm.generate("a", 40, constraint=constraint, stop=(stop,))
         assert (stopped.text, stopped.stop_reason) == (whole.text[:at], stop)
         assert stopped.state is not None
-        assert stopped.state.spelled.decode() == whole.text[: at + 2]
+        assert stopped.state.consumed.decode() == whole.text[: at + 2]
         rest = await lm.generate("", 38 - at, start=stopped.state, constraint=constraint)
         assert whole.text[: at + 2] + rest.text == whole.text
         ended = await lm.generate("a", 9, constraint=regex(lm, "[a-d]z"), stop=("zz",))
@@ -250,7 +250,7 @@ def test_a_very_long_match_ends_for_its_length(few: Driver) -> None:
     async def run() -> None:
         first = await few.generate("a", 1, constraint=constraint)
         assert first.state is not None
-        late = replace(first.state, spelled=b"a" * (MAX_MATCH_BYTES - 3))
+        late = replace(first.state, consumed=b"a" * (MAX_MATCH_BYTES - 3))
         made = await few.generate("", 10, start=late, constraint=constraint)
         assert (len(made.text), made.finish_reason) == (3, "length")
         over = await few.generate("", 10, start=made.state, constraint=constraint)

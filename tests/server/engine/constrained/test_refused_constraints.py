@@ -137,14 +137,16 @@ def test_a_pattern_that_becomes_too_intricate_fails_its_request_and_nobody_elses
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("spelled", [b"c", b"abc", b"ababababab" * 1000])
-def test_a_position_that_does_not_fit_its_constraint_is_refused(lm: Driver, spelled: bytes) -> None:
+@pytest.mark.parametrize("consumed", [b"c", b"abc", b"ababababab" * 1000])
+def test_a_position_that_does_not_fit_its_constraint_is_refused(
+    lm: Driver, consumed: bytes
+) -> None:
     constraint = regex(lm, "[ab]{5}")
 
     async def run() -> None:
         first = await lm.generate("ab", 2, constraint=constraint)
         assert first.state is not None
-        wrong = replace(first.state, spelled=spelled)
+        wrong = replace(first.state, consumed=consumed)
         with pytest.raises(StateTampered):
             await lm.generate("", 9, start=wrong, constraint=constraint)
 

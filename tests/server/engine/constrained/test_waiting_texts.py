@@ -84,10 +84,10 @@ def test_a_text_whose_grammar_is_slow_is_left_out_of_steps_and_says_the_same(
     async def both() -> None:
         constraint = await grammars.make("regex", "[a-z]{60}")
         item = SequenceInput(lm.ids("Hello"), seed=7)
-        wanted = Sampling(max_tokens=50, constraint=constraint)
+        sampling = Sampling(max_tokens=50, constraint=constraint)
         alone = await lm.generate("Hello", 50, constraint=constraint)
         for tokens in (0, 1, 20):  # before it begins, with its first one, and within a burst
-            slow = lm.job(JobKind.GENERATE, [item], sampling=wanted, stream=True)
+            slow = lm.job(JobKind.GENERATE, [item], sampling=sampling, stream=True)
             await lm.until(partial(has_generated, slow, tokens))
             os.kill(constraint.process.pid, signal.SIGSTOP)
             for _ in range(3):  # others go on
@@ -108,8 +108,8 @@ def test_an_engine_forgets_a_text_that_ends_before_it_begins(
     async def end() -> None:
         constraint = await grammars.make("regex", "a{60}")
         os.kill(constraint.process.pid, signal.SIGSTOP)
-        wanted = Sampling(constraint=constraint)
-        submission = lm.job(JobKind.GENERATE, [SequenceInput(lm.ids("Hello"))], sampling=wanted)
+        sampling = Sampling(constraint=constraint)
+        submission = lm.job(JobKind.GENERATE, [SequenceInput(lm.ids("Hello"))], sampling=sampling)
         await lm.until(lambda: bool(beginning))
         if ends == "leaves":
             submission.job.done.cancel()
@@ -219,13 +219,13 @@ def test_texts_that_begin_equally_are_read_once(
     async def texts() -> None:
         constraint = await grammars.make("regex", "[a-z]{60}")
         state = (await lm.generate("Hello", 20, constraint=constraint)).state
-        wanted = Sampling(max_tokens=40, constraint=constraint)
+        sampling = Sampling(max_tokens=40, constraint=constraint)
         items = [SequenceInput(lm.ids(""), state, seed=7, choice=choice) for choice in range(3)]
         alone = [
-            await lm.job(JobKind.GENERATE, [item], sampling=wanted).results() for item in items
+            await lm.job(JobKind.GENERATE, [item], sampling=sampling).results() for item in items
         ]
         begins.clear()
-        together = await lm.job(JobKind.GENERATE, items, sampling=wanted).results()
+        together = await lm.job(JobKind.GENERATE, items, sampling=sampling).results()
         assert [together[choice] for choice in range(3)] == [one[0] for one in alone]
         assert len(begins) == 1
 

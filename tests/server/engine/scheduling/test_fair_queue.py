@@ -148,8 +148,8 @@ def test_no_step_leaves_room_unused_while_anybody_waits(
     steps = Steps(loop)
     crowd(steps, hogs)
     for _ in range(100):
-        wanted = min(budget, steps.tokens)
-        assert steps.step(budget) == wanted
+        expected = min(budget, steps.tokens)
+        assert steps.step(budget) == expected
         if not steps.left:
             break
 

@@ -74,22 +74,22 @@ def test_on_the_cpu_a_move_is_done_when_it_is_asked_for(pool: StatePool) -> None
     assert not transfers.busy
 
 
-def test_what_is_brought_and_taken_again_is_the_same(
+def test_what_is_uploaded_and_downloaded_again_is_the_same(
     pool: StatePool, transfers: TransferQueue, copy_stream: HandCopyStream
 ) -> None:
     rows = pool.acquire(2)
-    brought = transfers.upload(uploaded := states(2), rows)
+    upload = transfers.upload(uploaded := states(2), rows)
     for state in uploaded:
         state.fill_(torch.nan)  # it was staged: its owner may do with it what it likes
-    taken = transfers.download(rows)
-    assert not brought.done()
-    assert not taken.done()
+    download = transfers.download(rows)
+    assert not upload.done()
+    assert not download.done()
     copy_stream.allowed = 1
-    assert brought.done()
-    assert not taken.done()
+    assert upload.done()
+    assert not download.done()
     copy_stream.allowed = 2
-    assert taken.done()
-    assert torch.equal(torch.stack(taken.states), torch.stack(states(2)))
+    assert download.done()
+    assert torch.equal(torch.stack(download.states), torch.stack(states(2)))
 
 
 def test_states_that_lie_side_by_side_arrive_in_one_copy_and_one_scatter(
@@ -143,8 +143,8 @@ def test_what_arrives_by_way_of_staging_is_not_overwritten_before_it_is_copied(
     rows = pool.acquire(8)
     loads = [transfers.load(host, [0, 2], rows[:2]), transfers.load(host, [1, 3], rows[2:4])]
     direct = transfers.load(host, [3, 5], rows[4:6])  # no staging is left, and it does not wait
-    brought = transfers.upload(states(2, 7.0), rows[6:])
-    assert [each.launched for each in (*loads, direct, brought)] == [True, True, True, False]
+    last = transfers.upload(states(2, 7.0), rows[6:])
+    assert [each.launched for each in (*loads, direct, last)] == [True, True, True, False]
     assert not pool.rows[rows].any()
     copy_stream.allowed = -1
     transfers.synchronize()
@@ -176,14 +176,14 @@ def test_waiting_for_a_move_waits_for_those_before_it(
 ) -> None:
     rows = pool.acquire(6)
     pairs = [rows[:2], rows[2:4], rows[4:]]
-    brought = [transfers.upload(states(2, 10.0 * i), pair) for i, pair in enumerate(pairs)]
-    assert [transfer.launched for transfer in brought] == [
+    uploads = [transfers.upload(states(2, 10.0 * i), pair) for i, pair in enumerate(pairs)]
+    assert [transfer.launched for transfer in uploads] == [
         True,
         True,
         False,
     ]  # there is staging for four
-    brought[2].wait()
-    assert all(transfer.done() for transfer in brought)
+    uploads[2].wait()
+    assert all(transfer.done() for transfer in uploads)
     assert pool.rows[rows][:, 0].tolist() == [0, 1, 10, 11, 20, 21]
 
 
@@ -191,19 +191,21 @@ def test_moves_without_staging_memory_are_launched_in_order_when_there_is_some(
     pool: StatePool, transfers: TransferQueue, copy_stream: HandCopyStream
 ) -> None:
     rows = pool.acquire(8)
-    brought = [transfers.upload(states(2), rows[i : i + 2]) for i in (0, 2, 4)]
+    uploads = [transfers.upload(states(2), rows[i : i + 2]) for i in (0, 2, 4)]
     single = transfers.upload(states(1), rows[6:7])
     copy_stream.allowed = 1
     transfers.poll()
-    assert [transfer.launched for transfer in (*brought, single)] == [True, True, True, False]
+    assert [transfer.launched for transfer in (*uploads, single)] == [True, True, True, False]
 
 
-@pytest.mark.parametrize("way", ["bring", "take"])
+@pytest.mark.parametrize("way", ["upload", "download"])
 def test_a_row_that_moves_is_released_when_it_has_moved(
     pool: StatePool, transfers: TransferQueue, copy_stream: HandCopyStream, way: str
 ) -> None:
     (row,) = pool.acquire(1)
-    transfer = transfers.download([row]) if way == "take" else transfers.upload(states(1), [row])
+    transfer = (
+        transfers.download([row]) if way == "download" else transfers.upload(states(1), [row])
+    )
     transfers.release(row)
     assert len(pool) == 1
     assert row not in pool.acquire(7)
@@ -241,7 +243,7 @@ def test_steps_can_be_told_to_come_after_a_move(
 
 
 @pytest.mark.parametrize("when", ["refuse", "spoil"])
-@pytest.mark.parametrize("way", ["bring", "take", "store", "store apart", "load apart"])
+@pytest.mark.parametrize("way", ["upload", "download", "offload", "offload apart", "load apart"])
 def test_a_move_that_fails_says_why_and_gives_back_what_it_held(
     pool: StatePool, transfers: TransferQueue, copy_stream: HandCopyStream, when: str, way: str
 ) -> None:
@@ -249,7 +251,7 @@ def test_a_move_that_fails_says_why_and_gives_back_what_it_held(
     (row,) = pool.acquire(1)
     host = HostRows(2, WIDTH, copy_stream.allocate)
     setattr(copy_stream, when, RuntimeError("a broken bus"))
-    if way == "store":
+    if way == "offload":
         transfer = transfers.offload([row], host, host.acquire(1))
     elif way.endswith("apart"):
         apart, rows = numbered(HostRows(3, WIDTH, copy_stream.allocate)), [row, *pool.acquire(1)]
@@ -261,7 +263,7 @@ def test_a_move_that_fails_says_why_and_gives_back_what_it_held(
         pool.release(rows[1])
     else:
         transfer = (
-            transfers.download([row]) if way == "take" else transfers.upload(states(1), [row])
+            transfers.download([row]) if way == "download" else transfers.upload(states(1), [row])
         )
     assert transfer.done()
     assert str(transfer.error) == "a broken bus"

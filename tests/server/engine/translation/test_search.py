@@ -103,7 +103,7 @@ def test_a_step_allocates_the_same_however_many_came_before_it() -> None:
     scores = -np.random.default_rng(3).random((8, 16), np.float32)
     ids = np.tile(np.arange(1, 17), (8, 1))
 
-    def most_allocated() -> int:
+    def peak_bytes() -> int:
         """The bytes that a step has at its most; the least of a few, since arrays grow."""
         peaks = []
         for _ in range(3):
@@ -116,10 +116,10 @@ def test_a_step_allocates_the_same_however_many_came_before_it() -> None:
     tracemalloc.start()
     try:
         search.advance(scores[:1], ids[:1])
-        short = most_allocated()
+        short = peak_bytes()
         while search.length < 2100:
             search.advance(scores, ids)
-        assert most_allocated() < short + 1000
+        assert peak_bytes() < short + 1000
     finally:
         tracemalloc.stop()
 

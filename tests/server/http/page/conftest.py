@@ -75,9 +75,9 @@ class Visitor:
 
     def click(self, selector: str, text: str | None = None) -> None:
         """Click an element; of several, the first whose text begins so."""
-        found = f"[...document.querySelectorAll({json.dumps(selector)})]"
+        elements = f"[...document.querySelectorAll({json.dumps(selector)})]"
         self.page.evaluate(
-            f"{found}.find((one) => one.textContent.startsWith({json.dumps(text or '')})).click()"
+            f"{elements}.find((e) => e.textContent.startsWith({json.dumps(text or '')})).click()"
         )
 
     def focus(self, selector: str) -> None:

@@ -16,7 +16,7 @@ from tests.server.observing import until
 from tests.server.processes import serving
 
 SELECTED = "document.querySelector('[role=tab][aria-selected=true]').textContent"
-ASKED = "document.querySelector('#key-dialog').open"
+KEY_DIALOG_OPEN = "document.querySelector('#key-dialog').open"
 
 
 @pytest.fixture(scope="module")
@@ -33,20 +33,20 @@ def send_key(visitor: Visitor, key: str) -> None:
 
 
 def test_a_key_is_asked_for_once_and_kept_for_the_session_alone(guarded: Visitor) -> None:
-    assert guarded.evaluate(ASKED)
+    assert guarded.evaluate(KEY_DIALOG_OPEN)
     assert guarded.evaluate("document.activeElement.id") == "key-input"
     assert guarded.text("#key-problem") == ""
     send_key(guarded, "a wrong key")
     guarded.wait("!document.querySelector('#key-problem').hidden")
     assert "key" in guarded.text("#key-problem")
-    assert guarded.evaluate(ASKED)
+    assert guarded.evaluate(KEY_DIALOG_OPEN)
     send_key(guarded, ACME)
-    guarded.wait(f"!document.body.ariaBusy && !{ASKED}")
+    guarded.wait(f"!document.body.ariaBusy && !{KEY_DIALOG_OPEN}")
     guarded.focus("#classify-text")
     guarded.type("Who wrote Hamlet?")
     guarded.wait("document.querySelector('#classify-summary').textContent.startsWith('human')")
     guarded.open("#generate")  # the same tab has the key
-    assert not guarded.evaluate(ASKED)
+    assert not guarded.evaluate(KEY_DIALOG_OPEN)
     assert guarded.evaluate("Object.values(sessionStorage)") == [ACME]
     assert guarded.evaluate("localStorage.length + document.cookie.length") == 0
     assert ACME not in guarded.evaluate("location.href")
