@@ -32,7 +32,7 @@ from bench.report.targets import Target
 from bench.serve.http_client import HttpClient
 from bench.serve.load import LoadFailed, measure
 from bench.serve.models import CLASSIFIER, LANGUAGE_MODEL, questions
-from bench.serve.other_code import NoSuchCode, other_code
+from bench.serve.other_code import NoSuchCode, name_of, other_code
 from bench.serve.processes import Server, StartFailed, redis_server, sruserve
 from bench.serve.streams import over_http
 
@@ -108,8 +108,9 @@ def _step(server: Server) -> float:
 
 def main() -> int:
     args = _arguments()
-    report = Report("compare", ("uvicorn", "uvloop"), args.quick)
     try:
+        before = name_of(args.other)
+        report = Report("compare", ("uvicorn", "uvloop"), args.quick, facts={"before": before})
         report.progress(f"installing {args.other}")
         with other_code(args.other) as other:
             if args.quick:

@@ -25,11 +25,20 @@ def other_code(code: str, repository: Path = ROOT) -> Iterator[Path]:
     if Path(code).is_dir():
         yield Path(code).resolve()
         return
-    commit = _output("git", "-C", str(repository), "rev-parse", "--verify", f"{code}^{{commit}}")
+    commit = _commit(code, repository)
     source = f"git+{repository.resolve().as_uri()}@{commit}"
     with TemporaryDirectory(prefix="sruserve-") as folder:
         _output(*_INSTALL, "--target", folder, source)
         yield Path(folder)
+
+
+def name_of(code: str, repository: Path = ROOT) -> str:
+    """Return the commit's short name, or the folder's name. Raises `NoSuchCode`."""
+    return Path(code).name if Path(code).is_dir() else _commit(code, repository)[:8]
+
+
+def _commit(code: str, repository: Path) -> str:
+    return _output("git", "-C", str(repository), "rev-parse", "--verify", f"{code}^{{commit}}")
 
 
 _INSTALL = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.serve.other_code import NoSuchCode, other_code
+from bench.serve.other_code import NoSuchCode, name_of, other_code
 
 _PROJECT = """\
 [build-system]
@@ -22,6 +22,7 @@ py-modules = ["example"]
 def test_a_folder_is_used_as_it_is(tmp_path: Path) -> None:
     with other_code(str(tmp_path)) as folder:
         assert folder == tmp_path
+    assert name_of(str(tmp_path)) == tmp_path.name
 
 
 def test_a_commit_that_does_not_exist_is_named(tmp_path: Path) -> None:
@@ -40,6 +41,9 @@ def test_a_commit_is_installed_and_removed_again(tmp_path: Path) -> None:
     with other_code("HEAD~1", tmp_path) as folder:
         assert (folder / "example.py").read_text() == "answer = 1\n"
     assert not folder.exists()
+    command = ("git", "rev-parse", "--short=8", "HEAD~1")
+    short = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert name_of("HEAD~1", tmp_path) == short.stdout.strip()
 
 
 def _git(repository: Path, *command: str) -> None:
