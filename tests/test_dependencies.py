@@ -134,12 +134,12 @@ RELIED_ON = [
     ),
     (
         "redis.asyncio.connection:Connection",
-        "is_connected _socket_is_empty _reader",
+        "_socket_is_empty _reader",
         "`redis_pool` looks whether a connection is ready",
     ),
     (
         "redis.asyncio.connection:Connection",
-        "send_packed_command read_response _writer",
+        "read_response disconnect _writer",
         "`Connections` sends commands that are encoded already, and ends a connection that is late",
     ),
     ("redis.commands.core:AsyncScript", "sha", "`RedisClient` names its scripts by their hashes"),

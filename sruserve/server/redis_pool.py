@@ -51,11 +51,8 @@ class _Pool(ConnectionPool):
 
 def _is_ready(connection: Any) -> bool:
     """Whether a connection is open, and nothing is in it that the next reply would begin with."""
-    return bool(
-        connection.is_connected
-        and connection._socket_is_empty()
-        and not connection._reader.at_eof()
-    )
+    reader = connection._reader
+    return reader is not None and connection._socket_is_empty() and not reader.at_eof()
 
 
 def redis_pool(url: str, connect_seconds: float | None = None) -> Any:

@@ -66,8 +66,7 @@ def unpack_snapshot(data: bytes, width: int) -> Snapshot:
         raise StateTampered("the state's parts do not fit together; send it as it was returned")
     if len(data) < end or not -1 <= pending < 2**31 or steps >= 2**62:
         raise StateTampered("the state's values are out of range; send it as it was returned")
-    row, offset = _array(data, "<f4", floats, _HEAD.size)
-    scores, offset = _array(data, "<f4", classes, offset)
+    numbers, offset = _array(data, "<f4", floats + classes, _HEAD.size)
     window, offset = _array(data, "<i8", tokens, offset)
     parts = []
     for length in strings:
@@ -78,7 +77,7 @@ def unpack_snapshot(data: bytes, width: int) -> Snapshot:
         constraint
     ):
         raise StateTampered("the state's constraint does not fit; send it as it was returned")
-    if not np.isfinite(row).all() or not np.isfinite(scores).all():
+    if not np.isfinite(numbers).all():
         raise StateNotFinite(
             "the state contains NaN or infinity and cannot be continued; use an earlier state"
         )
@@ -89,7 +88,7 @@ def unpack_snapshot(data: bytes, width: int) -> Snapshot:
     except UnicodeDecodeError:
         raise StateTampered("the state's text is not UTF-8; send it as it was returned") from None
     return Snapshot(
-        row=row.astype(np.float32),  # a copy: the engine may write to its states
+        row=numbers[:floats].astype(np.float32),  # a copy: the engine may write to its states
         steps=steps,
         pending=pending,
         seed=seed,
@@ -100,7 +99,7 @@ def unpack_snapshot(data: bytes, width: int) -> Snapshot:
         held_back=texts[1],
         constraint=constraint,
         consumed=consumed,
-        probabilities=scores.astype(np.float32),
+        probabilities=numbers[floats:].astype(np.float32),
     )
 
 

@@ -4,7 +4,7 @@ import asyncio
 import time
 from base64 import urlsafe_b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, TypeVar
@@ -282,18 +282,18 @@ class Streams:
         If another replica takes the stream meanwhile, take it again to see whether that replica
         has committed this step.
         """
-        with served.in_flight, ExitStack() as stack:  # to the step's end, even without its caller
+        with served.in_flight:  # to the step's end, even without its caller
             async with lease as record:
-                stack.enter_context(step.counted())
-                if _is_repeat(record, step):
-                    return await self._repeated(record)
-                if _alive(record).model != served.name:
-                    raise StreamUnknown(
-                        f"this stream belongs to {record.model}, not to {served.name}"
-                    )
-                if record.weights and record.weights != served.states.weights:
-                    raise _wrong_version(served)
-                reply = await self._compute(served, record, step)
+                with step.counted():
+                    if _is_repeat(record, step):
+                        return await self._repeated(record)
+                    if _alive(record).model != served.name:
+                        raise StreamUnknown(
+                            f"this stream belongs to {record.model}, not to {served.name}"
+                        )
+                    if record.weights and record.weights != served.states.weights:
+                        raise _wrong_version(served)
+                    reply = await self._compute(served, record, step)
             if reply is not None:
                 return reply
             async with await self._leases.take(self._store, served.tenant, record.id) as record:

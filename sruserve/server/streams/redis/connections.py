@@ -39,7 +39,7 @@ class Connections:
             timer = loop.call_at(due, _abort, connection)
             received, refusal = [], None
             try:
-                await connection.send_packed_command(message, check_health=False)
+                connection._writer.write(message)  # sent as a whole before its replies come
                 for _ in range(replies):
                     try:
                         received.append(await connection.read_response(disable_decoding=True))
@@ -49,8 +49,9 @@ class Connections:
                     raise refusal
                 return received
             except _LOST:
+                await connection.disconnect(nowait=True)
                 if loop.time() >= due and (is_resent or due == end):
-                    raise TimeoutError from None
+                    raise TimeoutError("no reply in time") from None
                 if is_resent:
                     raise
                 is_resent = True

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from sruserve.server.auth import Tenant
 from sruserve.server.errors import StateRefused, StateTampered, StateUnknownKey
+from sruserve.server.json_output import json_bytes
 from sruserve.server.state.token import Envelope
 from sruserve.server.streams.redis.notices import Notice
 from sruserve.server.streams.store import StreamRecord
@@ -44,7 +45,7 @@ class RecordCodec:
             reply=digest(reply),
             weights=record.weights,
         )
-        sealed = self._envelope.seal(head.model_dump_json().encode(), owner)
+        sealed = self._envelope.seal(json_bytes(vars(head)), owner)
         return {"head": sealed, "reply": reply, "ended": b"%d" % record.ended}
 
     def open(

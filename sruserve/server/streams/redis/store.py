@@ -58,7 +58,7 @@ _KNOWN_MODELS = 1 << 14  # streams, each of about 300 bytes
 _SPARE_PARTS = 4  # one of four parts of Redis' memory is for its clients and others' data
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Taken:
     """A stream whose lease this server has.
 
@@ -202,13 +202,11 @@ class RedisStore:
     async def commit(
         self, served: ServedModel, record: StreamRecord, end: SharedState | None
     ) -> StreamRecord | None:
-        if end is None:
-            return await self._commit(served, record, {})
-        token = await _seal(served, end.of(served))
-        return await self._commit(served, record, {record.step: token})
+        token = "" if end is None else await _seal(served, end.of(served))
+        return await self._commit(served, record, token)
 
     async def rewind(self, served: ServedModel, record: StreamRecord) -> StreamRecord | None:
-        return await self._commit(served, record, {}, bounded=False)
+        return await self._commit(served, record, bounded=False)
 
     async def fork(
         self, served: ServedModel, record: StreamRecord, copies: list[StreamRecord]
@@ -250,8 +248,8 @@ class RedisStore:
         served.states.mark_stored()
         calls: list[Call] = []
         for record in streams:
-            fields = await self._fields(record, {}, {record.step: token} if token else {})
-            arguments = [*_quota_arguments(record, max_bytes), adder, *_flatten(fields)]
+            fields = await self._fields(record, {}, token)
+            arguments = [*_quota_arguments(record, max_bytes), adder, *fields]
             calls.append((_names(_key(record)), arguments))
         statuses = await self._client.run_each(scripts.ADD, served.tenant.id, calls)
         if Status.EXISTS in statuses:
@@ -263,31 +261,33 @@ class RedisStore:
         self,
         served: ServedModel,
         record: StreamRecord,
-        tokens: dict[int, str],
+        token: str = "",
         *,
         bounded: bool = True,
     ) -> StreamRecord | None:
-        """Write a taken stream and its new states, and release it. None: the lease is lost.
+        """Write a taken stream, and release it. None: the lease is lost.
 
+        token: its new state; empty: there is none.
         bounded: whether the tenant's quota may refuse it.
         """
         max_bytes = self._max_bytes_of(served.tenant) if bounded else _NO_LIMIT
         served.states.mark_stored()
-        taken = self._taken[_key(record)]
+        key = _key(record)
+        taken = self._taken[key]
         staying = record.checkpoints or (1, 0)  # they have no gaps
-        fields = await self._fields(record, taken.digests, tokens)
+        fields = await self._fields(record, taken.digests, token)
         arguments = [
             *_quota_arguments(record, max_bytes),
             taken.lease,
             staying[0],
             staying[-1],
-            *_flatten(fields),
+            *fields,
         ]
-        status = await self._run(scripts.COMMIT, _key(record), *arguments)
+        status = await self._run(scripts.COMMIT, key, *arguments)
         if status == Status.LEASE_LOST:
             return None
         changed = self._changed(record, status, max_bytes)
-        self._taken.pop(_key(record), None)
+        self._taken.pop(key, None)
         return changed
 
     def _changed(self, record: StreamRecord, status: Any, max_bytes: int) -> StreamRecord:
@@ -301,18 +301,24 @@ class RedisStore:
 
     def _remember(self, record: StreamRecord) -> None:
         """Keep the model and the weights of a stream, so that its next step reads neither."""
-        self._models[_key(record)] = record.model, record.weights
-        self._models.move_to_end(_key(record))
+        key = _key(record)
+        self._models[key] = record.model, record.weights
+        self._models.move_to_end(key)
         if len(self._models) > _KNOWN_MODELS:
             self._models.popitem(last=False)
 
     async def _fields(
-        self, record: StreamRecord, digests: StateDigests, tokens: dict[int, str]
-    ) -> dict[str, str | bytes]:
-        """The fields of a stream's record and of its new states."""
-        digests = digests | {step: digest(token.encode()) for step, token in tokens.items()}
+        self, record: StreamRecord, digests: StateDigests, token: str
+    ) -> list[str | bytes]:
+        """The fields of a stream's record and of its new state, if it has one, and their values."""
+        parts: list[str | bytes] = []
+        if token:
+            parts += _state_field(record.step), token
+            digests = digests | {record.step: digest(token.encode())}
         sealed = await offload(len(record.reply) > LONG_BYTES, self._records.seal, record, digests)
-        return sealed | {_state_field(step): token for step, token in tokens.items()}
+        for field in sealed.items():
+            parts += field
+        return parts
 
     def _open(
         self, tenant: Tenant, stream_id: str, reply: Any, lease: str
@@ -339,10 +345,9 @@ class RedisStore:
 
     async def _token(self, record: StreamRecord) -> str:
         """The sealed state after the last step of a taken stream; empty before the first."""
-        key = _key(record)
-        taken = self._taken[key]
+        taken = self._taken[_key(record)]
         token, expected = taken.state, taken.digests[record.step]
-        self._taken[key] = replace(taken, state=b"")  # used once; free it
+        taken.state = b""  # used once; free it
         if digest(token) != expected:  # not read yet, or not of the last step
             token = await self._field(record, _state_field(record.step))
             if digest(token) != expected:
@@ -402,8 +407,8 @@ class RedisStore:
         with suppress(StoreUnavailable):  # the lease ends by itself
             await self._client.run(scripts.RELEASE, key[0], call, upkeep=True)
 
-    async def _run(self, script: str, key: Key, *arguments: Any) -> Any:
-        return await self._client.run(script, key[0], (_names(key), list(arguments)))
+    def _run(self, script: str, key: Key, *arguments: Any) -> Coroutine[Any, Any, Any]:
+        return self._client.run(script, key[0], (_names(key), list(arguments)))
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a task to its end, whether anybody waits for it or not."""
@@ -437,10 +442,6 @@ def _quota_arguments(record: StreamRecord, max_bytes: int) -> list[Any]:
     return [record.id, max_bytes, record.idle_seconds * 1000]
 
 
-def _flatten(fields: dict[str, Any]) -> list[Any]:
-    return [part for pair in fields.items() for part in pair]
-
-
 def _state_field(step: int) -> str:
     return f"state{step}"
 
@@ -451,7 +452,14 @@ def _key(record: StreamRecord) -> Key:
 
 def _names(key: Key) -> list[str]:
     """The `KEYS` of a script: the stream, its lease and tombstone, and its tenant's tables."""
-    tenant, stream_id = key[0].hex(), key[1]
-    of_stream = [f"sruserve:{what}:{tenant}:{stream_id}" for what in ("stream", "lease", "gone")]
-    tables = ("sizes", "ends", "sum", "expired")
-    return of_stream + [f"sruserve:{what}:{tenant}" for what in tables]
+    tenant = key[0].hex()
+    stream = f"{tenant}:{key[1]}"
+    return [
+        f"sruserve:stream:{stream}",
+        f"sruserve:lease:{stream}",
+        f"sruserve:gone:{stream}",
+        f"sruserve:sizes:{tenant}",
+        f"sruserve:ends:{tenant}",
+        f"sruserve:sum:{tenant}",
+        f"sruserve:expired:{tenant}",
+    ]

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import redis
 import uvloop
-from redis.asyncio.connection import AbstractConnection
 
 from sruserve.server.errors import StoreUnavailable
+from sruserve.server.redis_pool import _Pool
 from sruserve.server.streams.redis import client as redis_client
 from sruserve.server.streams.redis import scripts
 from sruserve.server.streams.redis.scripts import Status
@@ -24,15 +24,16 @@ def test_a_connection_that_ends_while_it_is_written_to_is_one_more_that_is_lost(
     redis_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """uvloop raises a `RuntimeError` for it, and none of Redis' errors."""
-    send, lost = AbstractConnection.send_packed_command, 0
+    get, lost = _Pool.get_connection, 0
 
-    async def losing(connection: Any, command: Any, check_health: bool = True) -> None:
+    async def losing(pool: Any, end: float) -> Any:
         nonlocal lost
+        connection = await get(pool, end=end)
         if lost:
             lost -= 1
             connection._writer.transport.abort()
             await asyncio.sleep(0.01)  # now the transport is closed
-        await send(connection, command, check_health)
+        return connection
 
     async def test() -> None:
         nonlocal lost
@@ -47,7 +48,7 @@ def test_a_connection_that_ends_while_it_is_written_to_is_one_more_that_is_lost(
         assert await link.run(*command) == Status.UNKNOWN
         await link.close()
 
-    monkeypatch.setattr(AbstractConnection, "send_packed_command", losing)
+    monkeypatch.setattr(_Pool, "get_connection", losing)
     uvloop.run(test())
 
 
