@@ -12,7 +12,7 @@ less than a clock would show. Each sample is the mean of one run's bursts.
 
 import asyncio
 import gc
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import product
@@ -105,7 +105,7 @@ class ThreadTimes:
             self.seconds.append(now - self._last)
         self._last = now if whole else None
 
-    def queued(self, seconds: float) -> None: ...
+    def queued(self, waits: Sequence[float]) -> None: ...
     def generated(self, tokens: int, characters: int) -> None: ...
     def consumed(self, tokens: int) -> None: ...
     def replayed(self) -> None: ...

@@ -52,7 +52,7 @@ class AdmissionQueue:
             max(1, bound * _TENANT_SHARE // (_TENANT_SHARE + 1)) for bound in self._bounds
         ]
         self._small_bytes = config.max_queue_bytes // (8 * config.max_queue_requests)
-        self._waiting = [0, 0, 0, 0]
+        self._waiting: tuple[int, ...] = (0, 0, 0, 0)
         self._of_tenant: dict[Hashable, tuple[int, ...]] = {}
         self._gaps: deque[float] = deque(maxlen=64)  # seconds between two consumed jobs
         self._consumed: deque[Sequence[int]] = deque(maxlen=64)  # the amounts of those jobs
@@ -87,7 +87,8 @@ class AdmissionQueue:
         """Queue a job, from any thread; raises `Overloaded`, or `Draining` after `close`."""
         with self._lock:
             self._admit(job)
-            self._put(job)
+            self._unreceived += 1
+            self._messages.put(job)
 
     def admit(self, job: Job) -> None:
         """Count a job that the borrower of the turn takes at once; raises as `submit`."""
@@ -98,17 +99,17 @@ class AdmissionQueue:
         if self._closed:
             raise Draining("the server is stopping; retry on another replica")
         amounts = job.amounts = self._capped(1, job.input_bytes, len(job.items), job.steps)
-        if job.queues:
+        if not job.queues:
+            return
+        waiting = tuple(map(operator.add, self._waiting, amounts))
+        if not all(map(operator.le, waiting, self._bounds)):
             self._check(amounts)
-            if job.tenant is not None:
-                self._check_share(job.tenant, amounts)
-            if not self._waiting[_REQUESTS]:
-                self._gap_start = self._clock()
-            self._count(job.tenant, amounts, 1)
-
-    def _put(self, message: Job | CachedState) -> None:
-        self._unreceived += 1
-        self._messages.put(message)
+        if job.tenant is not None:
+            self._check_share(job.tenant, amounts)
+            self._count_own(job.tenant, amounts, 1)
+        if not self._waiting[_REQUESTS]:
+            self._gap_start = self._clock()
+        self._waiting = waiting
 
     def borrow_turn(self) -> bool:
         """Borrow the receiver's turn, from any thread; False: it does not wait, or has messages.
@@ -129,7 +130,8 @@ class AdmissionQueue:
     def drop(self, cached: CachedState) -> None:
         """Have a cached state freed after all jobs submitted so far; from any thread."""
         with self._lock:
-            self._put(cached)
+            self._unreceived += 1
+            self._messages.put(cached)
 
     def wake(self) -> None:
         """Make a waiting `receive` return."""
@@ -147,7 +149,9 @@ class AdmissionQueue:
             for job in jobs:
                 if not job.queues:
                     continue
-                self._count(job.tenant, job.amounts, -1)
+                self._waiting = tuple(map(operator.sub, self._waiting, job.amounts))
+                if job.tenant is not None:
+                    self._count_own(job.tenant, job.amounts, -1)
                 self._consumed.append(job.amounts)
                 self._gaps.append(now - self._gap_start)
                 self._gap_start = now
@@ -183,8 +187,7 @@ class AdmissionQueue:
     def _check(self, amounts: Sequence[int]) -> None:
         """Refuse a request that does not fit; one that would wait alone may have any size."""
         waiting = self._waiting
-        fits = map(operator.le, map(operator.add, waiting, amounts), self._bounds)
-        if not waiting[_REQUESTS] or all(fits):
+        if not waiting[_REQUESTS]:
             return
         for resource, bound in enumerate(self._bounds):
             amount = amounts[resource]
@@ -217,11 +220,7 @@ class AdmissionQueue:
         """Cap the amounts that a job counts for, so that any job leaves others their share."""
         return tuple(map(min, amounts, self._max_amounts))
 
-    def _count(self, tenant: Hashable, amounts: Sequence[int], sign: int) -> None:
-        change = operator.add if sign > 0 else operator.sub
-        self._waiting[:] = map(change, self._waiting, amounts)
-        if tenant is None:
-            return
+    def _count_own(self, tenant: Hashable, amounts: Sequence[int], sign: int) -> None:
         own = self._of_tenant.get(tenant, (0, 0, 0, 0))
         own = tuple(before + sign * amount for before, amount in zip(own, amounts, strict=True))
         self._of_tenant[tenant] = own

@@ -373,12 +373,14 @@ class Engine(JobEngine):
 
     def _run_batch(self, batch: Batch) -> None:
         """Step, then settle. A failure in either ends the jobs of this batch and no others."""
-        started, inputs = time.monotonic(), 0
+        started, inputs, waits = time.monotonic(), 0, list[float]()
         for sequence, steps in batch.inputs:
             inputs += steps
             if not sequence.job.begun:
                 sequence.job.begun = started
-                self._metrics.queued(started - sequence.job.submitted)
+                waits.append(started - sequence.job.submitted)
+        if waits:
+            self._metrics.queued(waits)
         step_results: list[StepResult] = []
         problem: ServeError | None = None
         try:

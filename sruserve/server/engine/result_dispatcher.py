@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from sruserve.server.engine.job import Job, Result
@@ -19,7 +20,7 @@ class ResultDispatcher:
 
     def __init__(self, drop: Callable[[CachedState], None]) -> None:
         self._drop = drop
-        self._messages: dict[asyncio.AbstractEventLoop, list[_Message]] = {}
+        self._messages: defaultdict[asyncio.AbstractEventLoop, list[_Message]] = defaultdict(list)
 
     def add_result(self, job: Job, index: int, result: Result, *, last: bool = False) -> None:
         """Add a result of one item; `last`: the job is done with it."""
@@ -38,7 +39,9 @@ class ResultDispatcher:
 
         here: the event loop that runs this; its messages are delivered at once.
         """
-        by_loop, self._messages = self._messages, {}
+        if not self._messages:
+            return
+        by_loop, self._messages = self._messages, defaultdict(list)
         for loop, messages in by_loop.items():
             if loop is here:
                 self._deliver(messages)
@@ -79,7 +82,7 @@ class ResultDispatcher:
             self._drop(state.row)
 
     def _add(self, message: "_Message") -> None:
-        self._messages.setdefault(message.job.loop, []).append(message)
+        self._messages[message.job.loop].append(message)
 
 
 class _Message:

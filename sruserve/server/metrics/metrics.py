@@ -37,7 +37,7 @@ from sruserve.server.metrics import definitions as series
 from sruserve.server.metrics import files as metric_files
 from sruserve.server.metrics.fill import Fill
 from sruserve.server.metrics.processes import ProcessCollector
-from sruserve.server.metrics.recording import counter, observer
+from sruserve.server.metrics.recording import batch_observer, counter, observer
 from sruserve.server.metrics.served_versions import SERVED_VERSIONS, ServedVersion
 from sruserve.server.metrics.step_statistics import step_statistics
 
@@ -56,7 +56,7 @@ class EngineMetrics:
     """The metrics of one model's engine. Cheap, and safe to call from any thread."""
 
     def __init__(self, model_name: str) -> None:
-        self._queued = observer(series.QUEUE_TIME.labels(model_name))
+        self._queued = batch_observer(series.QUEUE_TIME.labels(model_name))
         self._steps = step_statistics(model_name)
         self.consumed = counter(series.TOKENS_IN.labels(model_name))
         self.replayed = series.REPLAYS.labels(model_name).inc
@@ -73,10 +73,10 @@ class EngineMetrics:
         self._queue_fill = Fill(series.QUEUE_FILL.labels(model_name))
         self._state_fill = Fill(series.STATE_FILL.labels(model_name))
 
-    def queued(self, seconds: float) -> None:
-        """Record a request's wait for its first step."""
-        self._queued(seconds)
-        self._steps.queue.add(seconds)
+    def queued(self, waits: Sequence[float]) -> None:
+        """Record the seconds that requests have waited for their first step."""
+        self._queued(waits)
+        self._steps.queue.add(sum(waits), len(waits))
 
     def step(self, sequences: int, tokens: int, seconds: float) -> None:
         """Record a forward pass over `tokens` tokens of `sequences` sequences."""

@@ -65,8 +65,8 @@ class Counts:
         self.sequences.append(sequences)
         self.tokens.append(tokens)
 
-    def queued(self, seconds: float) -> None:
-        self.calls["queued"] += 1
+    def queued(self, waits: Sequence[float]) -> None:
+        self.calls["queued"] += len(waits)
 
     def generated(self, tokens: int, characters: int) -> None:
         self.calls["generated"] += tokens

@@ -95,7 +95,7 @@ def test_a_request_that_is_alone_and_larger_than_the_queue_leaves_others_their_p
         admission_queue.submit(job(loop, inputs=300, length=1000, tenant=tenant))
     for one in (alone, mine):
         admission_queue.mark_consumed(one)
-    assert admission_queue._waiting == [0, 0, 0, 0]
+    assert admission_queue._waiting == (0, 0, 0, 0)
 
 
 def test_a_tenant_with_a_key_leaves_an_eighth_of_the_queue_to_others(

@@ -188,15 +188,17 @@ class TranslationEngine(JobEngine):
 
     def _begin(self, begun: list[Sentence]) -> None:
         """Encode the sources of sentences. One that fails ends its job and no others."""
-        started = time.monotonic()
+        started, waits = time.monotonic(), list[float]()
         for sentence in begun:
             job = sentence.job
             if not job.begun:
                 job.begun = started
-                self._metrics.queued(started - job.submitted)
+                waits.append(started - job.submitted)
             self._unbegun[job] -= 1
             if not self._unbegun[job]:
                 self._admission_queue.mark_consumed(job)
+        if waits:
+            self._metrics.queued(waits)
         tokens = sum(sentence.cost for sentence in begun)
         self._threads.apply(tokens)
         failed = self._encode(begun)
