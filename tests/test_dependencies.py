@@ -46,7 +46,7 @@ RELIED_ON = [
     ),
     (
         f"{HTTP}:RequestResponseCycle",
-        "body response_complete disconnected keep_alive message_event",
+        "body more_body response_complete disconnected keep_alive message_event",
         "`HttpProtocol` counts the bytes of a request that runs, and ends it early",
     ),
     (

@@ -226,7 +226,8 @@ class Words:
 
     def _ids_by_piece(self, text: str) -> Ids:
         """Return the ids of a short text, most of whose words are cached."""
-        return np.frombuffer(bytearray(self._bytes_of(self._splitter(text)(text))), np.int64)
+        pieces = self._splitter(text)(text)
+        return np.frombuffer(bytearray().join(self._parts_of(pieces)), np.int64)
 
     def _splitter(self, text: str) -> Callable[[str], list[str]]:
         """Return what splits parts of a text into pieces: the faster one if it does the same."""
@@ -236,10 +237,6 @@ class Words:
             if space in text:
                 return self._piece.findall
         return str.split
-
-    def _bytes_of(self, pieces: Sequence[str]) -> bytes:
-        """Return the ids of pieces of text without white space, one after the other."""
-        return b"".join(self._parts_of(pieces))
 
     def _parts_of(self, pieces: Sequence[str]) -> list[bytes]:
         """Return the ids of each piece of text without white space."""

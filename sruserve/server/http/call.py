@@ -86,18 +86,14 @@ class HttpCall(Caller):
     def __init__(
         self, scope: Message, receive: Receive, send: Send, path_values: tuple[str, ...] = ()
     ) -> None:
-        super().__init__()
-        self._scope, self._receive, self._send = scope, receive, send
         self._headers: dict[bytes, bytes] = dict(reversed(scope["headers"]))  # the first of a name
+        credentials = self._headers.get(b"authorization")
+        super().__init__(None if credentials is None else credentials.decode("latin-1"))
+        self._scope, self._receive, self._send = scope, receive, send
         self.connection: Connection | None = scope.get("connection")
         self.path_values = path_values
         self._watching: asyncio.TimerHandle | asyncio.Task[None] | None = None
         self.status: int | None = None
-
-    @property
-    def authorization(self) -> str | None:
-        """The `Authorization` header."""
-        return self.header(b"authorization")
 
     def header(self, name: bytes) -> str | None:
         """The value of a header. name: in lower case."""
@@ -132,18 +128,15 @@ class HttpCall(Caller):
         Raises `BodyTooLarge` if it is too long, also where its headers say otherwise, and
         `Overloaded` or `RequestTimeout` if it is not received to its end.
         """
-        length, connection, limit = (
-            self.header(b"content-length"),
-            self.connection,
-            limits.body_bytes,
-        )
-        if length is not None and int(length) > limit:  # before uvicorn sends 100 Continue
+        connection, limit = self.connection, limits.body_bytes
+        length = int(self._headers.get(b"content-length", -1))  # below 0: unknown
+        if length > limit:  # before uvicorn sends 100 Continue
             raise _too_large(limit)
-        is_counted = length is None or int(length) > FREE_BYTES
+        is_counted = not 0 <= length <= FREE_BYTES
         if connection is not None:
             connection.claim(owner.get())  # the owner may differ from the last request's
             if is_counted:
-                connection.expect(int(length or 0))
+                connection.expect(max(0, length))
         whole = take_body(self._receive)
         body, more = (whole, False) if whole is not None else await self._receive_part()
         if not more and len(body) <= limit:

@@ -15,7 +15,7 @@ class CoalescingTransport:
     linger: called before closing; if it returns true, it closes the transport itself later.
     """
 
-    __slots__ = ("_linger", "_loop", "_parts", "_transport")
+    __slots__ = ("_linger", "_loop", "_parts", "_transport", "is_closing")
 
     def __init__(
         self,
@@ -24,6 +24,7 @@ class CoalescingTransport:
         linger: Callable[[], bool] = lambda: False,
     ) -> None:
         self._transport, self._loop, self._linger = transport, loop, linger
+        self.is_closing = transport.is_closing  # each reply asks
         self._parts: list[bytes] = []
 
     def write(self, data: bytes) -> None:
@@ -38,7 +39,7 @@ class CoalescingTransport:
         """Write at once, because no other write of this turn follows."""
         if self._parts:
             self.write(data)
-        elif not self._transport.is_closing():
+        elif not self.is_closing():
             self._transport.write(data)
 
     def forget(self) -> None:
@@ -47,7 +48,7 @@ class CoalescingTransport:
 
     def close(self) -> None:
         """Flush, then close; `WriteTimeout` limits the time for a slow client."""
-        if self._transport.is_closing():
+        if self.is_closing():
             return
         self._flush()
         if not self._linger():
@@ -56,7 +57,7 @@ class CoalescingTransport:
 
     def _flush(self) -> None:
         parts, self._parts = self._parts, []
-        if parts and not self._transport.is_closing():
+        if parts and not self.is_closing():
             self._transport.write(b"".join(parts))
 
     def __getattr__(self, name: str) -> Any:

@@ -46,18 +46,14 @@ class BufferAccount:
 
     client: their owner until a tenant with an API key claims them; connections of one address
         share it.
+    owner: the current owner of the bytes.
     """
 
-    __slots__ = ("_client", "_hold")
+    __slots__ = ("_client", "_hold", "owner")
 
     def __init__(self, intake: Intake, client: Hashable = None) -> None:
-        self._client = client
+        self._client = self.owner = client
         self._hold = intake.budget.hold(owner=client)
-
-    @property
-    def owner(self) -> Hashable:
-        """The current owner of the bytes."""
-        return self._hold.owner
 
     @property
     def counts(self) -> bool:
@@ -78,8 +74,9 @@ class BufferAccount:
         """Count the bytes for an owner, or for the client if None; raises `Overloaded`."""
         if owner is None:
             owner = self._client
-        if owner != self._hold.owner:
+        if owner != self.owner:
             self._hold.move_to(owner)
+            self.owner = owner
 
     def expect(self, amount: int) -> None:
         """Raise `Overloaded` if `amount` bytes would not fit now."""

@@ -3,6 +3,7 @@
 import asyncio
 from collections import OrderedDict
 from collections.abc import Hashable
+from time import monotonic
 from typing import Protocol
 
 # The maximum cost of the parsing in one turn; a unit is about a byte of the most expensive kind.
@@ -59,8 +60,8 @@ class ParseTurns:
         if not self._parses_waiting:  # the bytes are new
             if owner != self._newest:
                 self._newest, self._others_until = owner, self._newest_until
-            self._newest_until = asyncio.get_running_loop().time() + self._busy_seconds
-        if self.budget <= _FRESH_COST:
+            self._newest_until = monotonic() + self._busy_seconds
+        if self.budget <= _FRESH_COST and not self._scheduled:
             self._schedule()
 
     def wait(self, parser: Parser) -> None:
@@ -102,11 +103,10 @@ class ParseTurns:
 
     def _pause_or_schedule(self) -> None:
         """Pause if requests of owners without waiting bytes have just arrived, else schedule."""
-        loop = asyncio.get_running_loop()
         until = self._others_until if self._newest in self._waiting else self._newest_until
-        if loop.time() < until:
+        if monotonic() < until:
             self._paused = True
-            loop.call_later(self._pause_seconds, self._resume)
+            asyncio.get_running_loop().call_later(self._pause_seconds, self._resume)
         else:
             self._schedule()
 

@@ -26,7 +26,8 @@ def take_body(receive: Callable[..., Any]) -> bytes | None:
         or not cycle.message_event.is_set()  # the body was received already
     ):
         return None
-    cycle.flow.resume_reading()
+    if cycle.flow.read_paused:
+        cycle.flow.resume_reading()
     cycle.message_event.clear()
     body, cycle.body = bytes(cycle.body), bytearray()
     return body
@@ -56,6 +57,5 @@ def write_reply(send: Callable[..., Any], headers: bytes, body: bytes) -> bool:
         _begin = cycle.default_headers, b"".join([STATUS_LINE[200], *lines])
     transport: Any = cycle.transport  # a `CoalescingTransport`
     transport.write_now(b"".join((_begin[1], headers, b"\r\n", body)))
-    cycle.message_event.set()
-    cycle.on_response()
+    cycle.on_response()  # and nobody waits for a message: `receive` belongs to whoever replies
     return True

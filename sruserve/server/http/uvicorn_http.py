@@ -7,6 +7,7 @@ from typing import Any, cast
 import httptools
 from uvicorn._types import ASGI3Application
 from uvicorn.config import Config
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
     RequestResponseCycle,
@@ -129,7 +130,7 @@ class HttpProtocol(ReceiveLimits, WriteTimeout, IdleTimeout):
         elif (
             len(data) <= _PIECE_BYTES
             and self._turns.budget > 0
-            and not self._is_pipelined()
+            and (self._running is None or not self._is_pipelined())
             and data.count(_END) < 2  # each head is a piece of its own
         ):
             self._parse_piece(data)
@@ -336,8 +337,10 @@ class HttpProtocol(ReceiveLimits, WriteTimeout, IdleTimeout):
         earlier, self._piece_body_bytes = self._parser_bytes, 0
         self._parser_bytes += len(piece)
         self._feed(piece)
+        if self._in_body and self._piece_body_bytes and self.cycle is not None:
+            self.cycle.message_event.set()  # the application reads a part of the body
         cost = len(piece) - self._piece_body_bytes + self._piece_body_bytes // _BODY_BYTES_PER_COST
-        self._turns.spend(_PIECE_COST + cost, self.owner)
+        self._turns.spend(_PIECE_COST + cost, self._buffer_account.owner)
         if earlier and not self._parser_bytes:  # at its end, the parser reads a head again
             self._turns.spend(earlier, self.owner)
         if self._parser_bytes and self._is_head_too_large():
@@ -395,7 +398,7 @@ class HttpProtocol(ReceiveLimits, WriteTimeout, IdleTimeout):
 
     def on_headers_complete(self) -> None:
         """Begin the request, or queue it if an earlier one is not answered."""
-        self._unset_keepalive_if_required()
+        self._idle_until = None
         if exceeds_limits(self.url, self.headers):
             raise ValueError
         if error := syntax_error(self.parser.get_http_version(), self.headers):
@@ -424,7 +427,12 @@ class HttpProtocol(ReceiveLimits, WriteTimeout, IdleTimeout):
         self._parser_bytes = 0
         self._body_bytes += len(body)
         self._piece_body_bytes += len(body)
-        super().on_body(body)
+        cycle = self.cycle
+        if self.parser.should_upgrade() or cycle.response_complete:
+            return
+        cycle.body += body
+        if len(cycle.body) > HIGH_WATER_LIMIT:
+            self.flow.pause_reading()
 
     def on_message_complete(self) -> None:
         """Complete the request. If it is answered already, wait for the next one."""
@@ -434,8 +442,9 @@ class HttpProtocol(ReceiveLimits, WriteTimeout, IdleTimeout):
             self._forget_request()
             self._buffer_account.lower(self._buffered_bytes())
             self._wait_for_client()
-        else:
-            super().on_message_complete()
+        elif not self.parser.should_upgrade():
+            self.cycle.more_body = False
+            self.cycle.message_event.set()
 
     def on_response_complete(self) -> None:
         """Complete the reply. Queued requests and bytes wait for their turn."""
@@ -443,7 +452,8 @@ class HttpProtocol(ReceiveLimits, WriteTimeout, IdleTimeout):
             return
         self.server_state.total_requests += 1
         if not self.pipeline:
-            self.flow.resume_reading()
+            if self.flow.read_paused:
+                self.flow.resume_reading()
             self._wait_for_client()
             self._peer.idle[self] = None
             if not self._in_body:

@@ -30,6 +30,8 @@ class Catalogue(Mapping[str, Served]):
         self._defaults = DefaultModels(defaults)
         self._models: dict[str, Versions] = {}
         self._by_id: dict[str, Served] = {}
+        # Of requests that name no model, by their tasks; known until a model changes.
+        self._unnamed: dict[tuple[str, ...], Served] = {}
         for model in served:
             self.put(model)
 
@@ -69,6 +71,7 @@ class Catalogue(Mapping[str, Served]):
         self._publish()
 
     def _publish(self) -> None:
+        self._unnamed.clear()
         by_id = {}
         for name, versions in self._models.items():
             by_id[name] = versions.default
@@ -130,9 +133,13 @@ class Catalogue(Mapping[str, Served]):
         Raises if there is none, and `StateWrongModel` for states of several versions.
         """
         if name is None:
-            served = self._unnamed(tasks, state)
+            served = self._unnamed.get(tasks) if state is None else None
+            if served is None:
+                served = self._choose_unnamed(tasks, state)
         else:
-            served = self[name]
+            served = self._by_id.get(name)
+            if served is None:
+                raise self._not_found(name)
             if served.task not in tasks:
                 raise self._wrong_task(name, tasks)
         if state is not None:
@@ -146,7 +153,9 @@ class Catalogue(Mapping[str, Served]):
         """Raise `SettingsError` if two default models do the same task."""
         self._defaults.check({name: served.task for name, served in self.items()})
 
-    def _unnamed(self, tasks: Sequence[str], state: str | list[str | None] | None) -> Served:
+    def _choose_unnamed(
+        self, tasks: tuple[str, ...], state: str | list[str | None] | None
+    ) -> Served:
         """The model for a request that names none."""
         fitting = self.fitting(*tasks)
         if state is not None and len(fitting) > 1:
@@ -155,7 +164,8 @@ class Catalogue(Mapping[str, Served]):
                 owner = None if token is None else self._owner(token)
                 if owner is not None and owner.name in fitting:
                     return owner
-        return self._by_id[self._defaults.choose(fitting, tasks)]
+        served = self._unnamed[tasks] = self._by_id[self._defaults.choose(fitting, tasks)]
+        return served
 
     def _wrong_task(self, name: str, tasks: Sequence[str]) -> WrongTask:
         return WrongTask(

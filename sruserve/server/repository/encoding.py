@@ -79,18 +79,20 @@ def encode_input(
     ends: a text without `more` ends here, and gets the ids that end a text.
     """
     model, unfinished = served.model, start.word if start is not None else ""
-    frame = None if model.codec is None else model.codec.frame
+    codec = model.codec
+    frame = None if codec is None else codec.frame
     if frame is not None:
         _check_goes_on(served, frame, unfinished, field)
     try:
         if tokens is not None:
             ids, word = tokens.ids, tokens.word
         elif isinstance(content, str):
-            ids, word = codec_of(served, field).encode(content, unfinished, more)
+            codec = codec_of(served, field) if codec is None else codec
+            ids, word = codec.encode(content, unfinished, more)
         else:
             ids, word = check_ids(content, model, field), ""
-            if unfinished and model.codec is not None:  # ids begin a new word
-                ids = np.concatenate([model.codec.encode("", unfinished)[0], ids])
+            if unfinished and codec is not None:  # ids begin a new word
+                ids = np.concatenate([codec.encode("", unfinished)[0], ids])
     except TextError as error:
         raise _unfit(error, field) from error
     if not len(ids):

@@ -28,6 +28,7 @@ class Caller:
     A protocol calls `leave` when the client leaves. A protocol that must watch for it overrides
     `watch` and `unwatch`.
 
+    authorization: the client's credentials, in the form of HTTP's header of this name; None: none.
     begin: `time.perf_counter()` at the arrival of the request.
     number: the request's id, for replies.
     model: the name of its model, once it is known.
@@ -42,6 +43,7 @@ class Caller:
         "_body",
         "_disconnected",
         "_running",
+        "authorization",
         "begin",
         "loop",
         "model",
@@ -50,7 +52,8 @@ class Caller:
         "started",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, authorization: str | None = None) -> None:
+        self.authorization = authorization
         self.begin = perf_counter()
         self.loop = asyncio.get_running_loop()
         self.number = f"{_prefix}{next(_numbers):08x}"
@@ -59,11 +62,6 @@ class Caller:
         self._body: Hold | None = None
         self._running: asyncio.Future[Any] | None = None
         self.observation: Observation | None = None
-
-    @property
-    def authorization(self) -> str | None:
-        """The client's credentials, in the form of HTTP's header of this name; None: none."""
-        return None
 
     def describe(self) -> Description:
         """The request in a log or a trace; called once it has ended."""

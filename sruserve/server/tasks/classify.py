@@ -1,6 +1,6 @@
 """Classify: label texts or features, or the next chunks of them, or pairs of texts."""
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 import numpy as np
@@ -60,7 +60,7 @@ class ClassifyTask(SequenceTask[ClassifyRequest]):
 
     def items(
         self, caller: Caller, request: ClassifyRequest, served: ServedModel, cost: int
-    ) -> Awaitable[Sequence[SequenceInput]]:
+    ) -> Coroutine[Any, Any, Sequence[SequenceInput]]:
         if request.pair is None:
             return super().items(caller, request, served, cost)
         return self._pair_items(caller, request, request.pair, served)

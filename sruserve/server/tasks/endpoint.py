@@ -64,7 +64,8 @@ class Endpoint(Generic[C]):
                 await self._send_refusal(call, problem)
         finally:
             call.submitted()
-            self.metrics(call.model).finish(outcome, perf_counter() - call.begin, reason)
+            metrics = self._metrics.get(call.model) or self.metrics(call.model)
+            metrics.finish(outcome, perf_counter() - call.begin, reason)
             if call.observation is not None:
                 call.observation.end(call.describe(), call.model, outcome, reason)
 

@@ -74,7 +74,10 @@ class InputLimits:
 
     def count_reply(self, numbers: int) -> Hold:
         """Count the numbers of a reply, unless it is small; raises `Overloaded`."""
-        return self.replies.hold(numbers if numbers > FREE_NUMBERS else 0, owner.get())
+        hold = Hold(self.replies, owner.get())
+        if numbers > FREE_NUMBERS:
+            hold.grow(numbers)
+        return hold
 
     def count_body(self, size: int) -> Hold:
         """Count a body that is being read, unless it is short; raises `Overloaded`."""

@@ -88,9 +88,9 @@ class PerInputTask(ResultTask[Body], Task[Body]):
         """
         state_output = served.state_output(request)
         items = await self.items(caller, request, served, cost)
-        numbers = len(items) * served.state_numbers(state_output)
-        numbers += self.numbers(request, served, items)
+        numbers = self.numbers(request, served, items)
         if state_output is StateOutput.COPY:
+            numbers += len(items) * served.state_numbers(state_output)
             numbers += sum(text_numbers(item.word) for item in items)
         cost += self.added_bytes(items)
         one_by_one: list[Any] = [None] * len(items)

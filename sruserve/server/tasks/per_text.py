@@ -1,6 +1,6 @@
 """The base of tasks with a result for each text, or for its next chunk."""
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from typing import ClassVar, TypeVar
 
 from sruserve.server.engine.job import PackedInputs, SequenceInput, Snapshot
@@ -26,13 +26,7 @@ class PerTextTask(PerInputTask[Chunk]):
     locates: ClassVar[bool] = False
     needs_only_ids: ClassVar[bool] = True
 
-    def items(
-        self, caller: Caller, request: Chunk, served: ServedModel, cost: int
-    ) -> Awaitable[Sequence[SequenceInput]]:
-        """The inputs of the request with their states."""
-        return self._text_items(caller, request, served, cost)
-
-    async def _text_items(
+    async def items(
         self, caller: Caller, request: Chunk, served: ServedModel, cost: int
     ) -> Sequence[SequenceInput]:
         if request.input is None:

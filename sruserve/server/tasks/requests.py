@@ -84,7 +84,7 @@ class ChunkRequest(Request):
 
     @property
     def state_wanted_by(self) -> str | None:
-        return super().state_wanted_by or ("more" if self.more else None)
+        return "return_state" if self.return_state else "more" if self.more else None
 
 
 class SequenceRequest(ChunkRequest):

@@ -1,7 +1,7 @@
 """The base of tasks with a result for each input that also read features."""
 
-from collections.abc import Awaitable, Sequence
-from typing import TypeVar, cast
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ class SequenceTask(PerTextTask[Body]):
 
     def items(
         self, caller: Caller, request: Body, served: ServedModel, cost: int
-    ) -> Awaitable[Sequence[SequenceInput]]:
+    ) -> Coroutine[Any, Any, Sequence[SequenceInput]]:
         if request.features is None:
             return super().items(caller, request, served, cost)
         return self._feature_items(caller, request, request.features, served, cost)

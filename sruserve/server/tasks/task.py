@@ -136,7 +136,7 @@ class Task(BaseTask[Body]):
         self, caller: Caller, request: Request, served: ServedModel, count: int, cost: int
     ) -> list[Snapshot | None]:
         """`ServedModel.initial_states`, off the event loop if there are many or long states."""
-        if not opens_long(request.state):
+        if request.state is None or not opens_long(request.state):
             return served.initial_states(request, count)
         return await offload(True, served.initial_states, request, count, cost=cost, caller=caller)
 

@@ -103,8 +103,7 @@ class WebSocketRequest(Caller):
     """
 
     __slots__ = (
-        "_authorization", "_connection", "_data", "_id", "_parent", "_send", "cost", "last",
-        "stream",
+        "_connection", "_data", "_id", "_parent", "_send", "cost", "last", "stream",
     )  # fmt: skip
 
     def __init__(
@@ -116,16 +115,12 @@ class WebSocketRequest(Caller):
         stream: Session | None,
         parent: TraceParent | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(authorization)
         self._parent = parent
-        self._connection, self._send, self._authorization = connection, send, authorization
+        self._connection, self._send = connection, send
         self.stream, self.last = stream, False
         self._data, self.cost = data, len(data)
         self._id: dict[str, Any] = {}
-
-    @property
-    def authorization(self) -> str | None:
-        return self._authorization
 
     def describe(self) -> Description:
         return Description("websocket", self.number, parent=self._parent)

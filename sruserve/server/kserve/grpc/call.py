@@ -37,15 +37,11 @@ class GrpcCall(Caller):
     """
 
     def __init__(self, metadata: Metadata, work: Work) -> None:
-        super().__init__()
+        super().__init__(metadata.authorization)
         self._metadata, self.work = metadata, work
         self.id = ""
         self.reply: Any = None
         self.problem: ServeError | None = None
-
-    @property
-    def authorization(self) -> str | None:
-        return self._metadata.authorization
 
     def describe(self) -> Description:
         status = "CANCELLED" if self.reply is None else "OK"
