@@ -19,7 +19,8 @@ LIBRARIES = packages_distributions()
 RELIED_ON = [
     (
         f"{HTTP}:HttpToolsProtocol",
-        "parser url headers scope cycle pipeline transport loop client server_state",
+        "parser url headers scope cycle pipeline transport loop client server_state app tasks "
+        "logger access_logger access_log",
         "`HttpProtocol` bounds, counts and drops what a connection holds of its requests",
     ),
     (
@@ -46,8 +47,8 @@ RELIED_ON = [
     ),
     (
         f"{HTTP}:RequestResponseCycle",
-        "body more_body response_complete disconnected keep_alive message_event",
-        "`HttpProtocol` counts the bytes of a request that runs, and ends it early",
+        "body more_body response_complete disconnected keep_alive message_event run_asgi",
+        "`HttpProtocol` begins a request, counts its bytes while it runs, and ends it early",
     ),
     (
         f"{HTTP}:RequestResponseCycle",

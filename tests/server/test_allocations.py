@@ -23,7 +23,7 @@ from tests.server.warm_requests import (
 
 _WARM, _COUNTED = 200, 100
 # Lists, dicts, tuples, instances and the like, with 5% to spare; also those of the client here.
-_CLASSIFY, _HELD_STEP, _TOKENS = 390, 950, 240
+_CLASSIFY, _HELD_STEP, _TOKENS = 370, 930, 240
 
 
 class Allocations:

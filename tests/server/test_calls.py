@@ -22,7 +22,7 @@ from tests.server.warm_requests import (
 
 _WARM, _COUNTED = 20, 100
 # Calls of each, with 10% to spare: where a request takes long, an engine reports in between.
-_CLASSIFY, _HELD_STEP, _TOKENS = 290, 770, 135
+_CLASSIFY, _HELD_STEP, _TOKENS = 275, 770, 135
 
 
 class Calls:

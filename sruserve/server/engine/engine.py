@@ -233,7 +233,9 @@ class Engine(JobEngine):
         if self._scheduler.idle:
             if self._bursts.has_slots:
                 self._bursts.forget()
-            self._wait_for_jobs()
+            if self._wait_for_jobs():
+                self._report_occupancy()
+                return
         self._step()
 
     def _step(self) -> None:
@@ -248,10 +250,13 @@ class Engine(JobEngine):
             self._states.make_room(self.running)  # before the next step needs it
         self._report_occupancy()
 
-    def _wait_for_jobs(self) -> None:
-        """Wait for a first job. Meanwhile, an event loop may answer short ones itself."""
+    def _wait_for_jobs(self) -> bool:
+        """Wait for a first job; return whether one step has answered all that came.
+
+        Meanwhile, an event loop may answer short ones itself.
+        """
         self._polls = self._has_news or self._draining
-        self._answer(self._admission_queue.receive(REPORT_SECONDS if self._polls else None))
+        return self._answer(self._admission_queue.receive(REPORT_SECONDS if self._polls else None))
 
     def _answered_here(self, job: Job) -> bool:
         if not self._is_short(job) or not self._borrow_turn():
@@ -293,8 +298,8 @@ class Engine(JobEngine):
         self._scheduler.accept([job])
         self._step()
 
-    def _answer(self, messages: Sequence[Job | CachedState]) -> None:
-        """Answer jobs in one step, or else let the scheduler have all that came."""
+    def _answer(self, messages: Sequence[Job | CachedState]) -> bool:
+        """Answer jobs in one step, and return whether; else the scheduler gets all that came."""
         started = time.monotonic()
         rows, left = 0, list[Job]()
         try:
@@ -307,6 +312,7 @@ class Engine(JobEngine):
             self._scheduler.record_step(rows, 0, rows, time.monotonic() - started)
         else:
             self._scheduler.accept(messages)
+        return rows > 0
 
     def _finish_all(self) -> None:
         """Deliver the running completions whose jobs ask for states, with those states."""

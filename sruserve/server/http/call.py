@@ -50,9 +50,14 @@ class ReplyWriter(Protocol):
 
 
 class Connection(Protocol):
-    """Counts the bytes of a request body in the application, and reports disconnects."""
+    """Counts the bytes of a request body in the application, and reports disconnects.
 
-    def watch(self, on_leave: Callable[[], object] | None) -> None: ...
+    on_leave: called when the client leaves. detached: it has left.
+    """
+
+    on_leave: Callable[[], object] | None
+    detached: bool
+
     def claim(self, owner: Hashable) -> None: ...
     def expect(self, length: int) -> None: ...
     def reading(self, size: int) -> None: ...
@@ -238,14 +243,17 @@ class HttpCall(Caller):
         return self.connection is not None and self.connection.is_alone()
 
     def watch(self, done: asyncio.Future[Any]) -> None:
-        if self.connection is None:
+        connection = self.connection
+        if connection is None:
             self._watching = self.loop.call_later(_WATCH_AFTER_SECONDS, self._start_watching, done)
-        else:
-            self.connection.watch(partial(self._withdraw, done))
+            return
+        connection.on_leave = partial(self._withdraw, done)
+        if connection.detached:
+            self._withdraw(done)
 
     def unwatch(self) -> None:
         if self.connection is not None:
-            self.connection.watch(None)
+            self.connection.on_leave = None
         elif self._watching is not None:
             self._watching.cancel()
             self._watching = None

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Hashable
 from typing import Any, cast
+from urllib.parse import unquote
 
 import httptools
 from uvicorn._types import ASGI3Application
@@ -51,9 +52,11 @@ class HttpProtocol(ReceiveLimits, WriteTimeout, IdleTimeout):
     that arrives too slowly, or exceeds the budget, is not received to its end.
 
     problem: why the current request is not received to its end.
+    on_leave: called when the client of the running request leaves.
     """
 
     problem: ServeError | None = None
+    on_leave: Callable[[], object] | None = None
     _running: RequestResponseCycle | None = None
     flow: Flow
     url = b""
@@ -66,7 +69,6 @@ class HttpProtocol(ReceiveLimits, WriteTimeout, IdleTimeout):
     _discards = False  # received bytes are dropped: the connection ends with the next reply
     _is_lingering = False  # the last reply is sent, but the client is still sending
     _bad_request = "Invalid HTTP request received."  # the reply to a malformed request
-    _on_leave: Callable[[], object] | None = None  # called when the client leaves
 
     def __init__(
         self,
@@ -93,12 +95,12 @@ class HttpProtocol(ReceiveLimits, WriteTimeout, IdleTimeout):
             peer.idle[self] = None
             self._wait_for_client()
         else:
-            self._detached = True
+            self.detached = True
             self._answer(Overloaded("too many connections are open; close some, or retry later"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Notify the running request that its client has left; uvicorn notifies the newest one."""
-        if not self._detached:
+        if not self.detached:
             self._connections.remove(self, self.hand_over())
         self._end_timer()
         if self._running is not None and not self._running.response_complete:
@@ -115,7 +117,7 @@ class HttpProtocol(ReceiveLimits, WriteTimeout, IdleTimeout):
             _forget_connection(self._running.scope)
         self.cycle = self._running  # type: ignore[assignment]
         self.headers, self.scope = [], None  # type: ignore[assignment]
-        on_leave, self._on_leave = self._on_leave, None
+        on_leave, self.on_leave = self.on_leave, None
         if on_leave is not None:
             on_leave()
         super().connection_lost(exc)
@@ -141,15 +143,9 @@ class HttpProtocol(ReceiveLimits, WriteTimeout, IdleTimeout):
         if self._in_body or self._parser_bytes or self._unparsed or self.pipeline:
             self._count()
 
-    def watch(self, on_leave: Callable[[], object] | None) -> None:
-        """Call `on_leave` when the client of the running request leaves; None: call nothing."""
-        self._on_leave = on_leave
-        if on_leave is not None and self._detached:
-            on_leave()
-
     def claim(self, owner: Hashable) -> None:
         """Count the bytes for an owner, a tenant or a client's address; raises `Overloaded`."""
-        if not self._detached:
+        if not self.detached:
             self._buffer_account.claim(owner)
 
     def expect(self, length: int) -> None:
@@ -164,7 +160,7 @@ class HttpProtocol(ReceiveLimits, WriteTimeout, IdleTimeout):
         self._app_body_bytes = size
         if self.problem is not None:
             raise self.problem
-        if not self._detached:
+        if not self.detached:
             self._buffer_account.count(self._buffered_bytes())
 
     def has_read(self) -> None:
@@ -255,7 +251,7 @@ class HttpProtocol(ReceiveLimits, WriteTimeout, IdleTimeout):
 
     def hand_over(self) -> PeerConnections:
         """Hand the connection over to another protocol, which removes it from the returned peer."""
-        self._detached = True
+        self.detached = True
         self._peer.idle.pop(self, None)
         self._end_timer()
         cast(CoalescingTransport, self.transport).forget()
@@ -271,7 +267,7 @@ class HttpProtocol(ReceiveLimits, WriteTimeout, IdleTimeout):
             self._begin_or_parse()
         if not self._unparsed:
             self.flow.release()
-        if not self._detached and not self._discards:
+        if not self.detached and not self._discards:
             self._count()
 
     def _begin_or_parse(self) -> None:
@@ -402,17 +398,45 @@ class HttpProtocol(ReceiveLimits, WriteTimeout, IdleTimeout):
         self._idle_until = None
         if exceeds_limits(self.url, self.headers):
             raise ValueError
-        if error := syntax_error(self.parser.get_http_version(), self.headers):
+        parser, scope, earlier = self.parser, self.scope, self.cycle
+        version = parser.get_http_version()
+        if error := syntax_error(version, self.headers):
             self._bad_request = error
             raise ValueError(error)
-        self.scope["connection"] = self  # type: ignore[typeddict-unknown-key]
-        super().on_headers_complete()
+        scope["connection"] = self  # type: ignore[typeddict-unknown-key]
+        scope["http_version"], scope["method"] = version, parser.get_method().decode("ascii")
+        if not parser.should_upgrade():  # else `_feed` handles the head
+            url = httptools.parse_url(self.url)
+            path = url.path.decode("ascii")
+            scope["path"] = unquote(path) if "%" in path else path
+            scope["raw_path"], scope["query_string"] = url.path, url.query or b""
+            self.cycle = self._new_cycle(keep_alive=version != "1.0" and parser.should_keep_alive())
+            if earlier is None or earlier.response_complete:
+                self._start_asgi_task(self.cycle, self.app)
+            else:
+                self.flow.pause_reading()
+                self.pipeline.appendleft((self.cycle, self.app))
         self._queued_head_bytes = (
             self._queued_head_bytes + self._parser_bytes if self.pipeline else 0
         )
         self._parser_bytes, self._in_body, self._body_bytes = 0, True, 0
         if 0 < len(self.pipeline) < _MAX_PIPELINED:
             self.flow.resume_reading()
+
+    def _new_cycle(self, *, keep_alive: bool) -> RequestResponseCycle:
+        return RequestResponseCycle(
+            self.scope,
+            self.transport,
+            self.flow,
+            self.logger,
+            self.access_logger,
+            self.access_log,
+            self.server_state.default_headers,
+            asyncio.Event(),
+            self.expect_100_continue,
+            keep_alive,
+            self.on_response_complete,
+        )
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Add a header. Trailers are ignored, because nothing may read them as headers."""
@@ -488,7 +512,9 @@ class HttpProtocol(ReceiveLimits, WriteTimeout, IdleTimeout):
             app = close_delimited(app)
         self._running = cycle
         self._peer.idle.pop(self, None)
-        super()._start_asgi_task(cycle, app)
+        task = self.loop.create_task(cycle.run_asgi(app))
+        task.add_done_callback(self.tasks.discard)
+        self.tasks.add(task)
 
 
 def _drop_request(cycle: RequestResponseCycle | None) -> None:

@@ -29,7 +29,7 @@ class WriteTimeout(asyncio.Protocol):
     _full_since, _full_bytes = 0.0, 0
     _close_timer: asyncio.TimerHandle | None = None  # while it closes with unsent bytes
     _peer: PeerConnections
-    _detached = False  # the connection is closed, or another protocol has it
+    detached = False  # the connection is closed, or another protocol has it
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Let the transport hold little that the client does not read."""
@@ -67,7 +67,7 @@ class WriteTimeout(asyncio.Protocol):
         """Abort a closing transport if the client does not read the unsent bytes in time."""
         if self._close_timer is None and self.transport.get_write_buffer_size():
             self._close_timer = self.loop.call_later(self.timeout_keep_alive, self.transport.abort)
-            if not self._detached:
+            if not self.detached:
                 self._peer.idle[self] = None
 
     def give_way(self) -> None:

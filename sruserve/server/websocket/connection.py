@@ -121,7 +121,9 @@ class WebSocketConnection:
         reader = asyncio.create_task(self._read())
         connection = self._connection
         if connection is not None:
-            connection.watch(self._leave)  # also while the reader waits for room
+            connection.on_leave = self._leave  # also while the reader waits for room
+            if connection.detached:
+                self._leave()
         try:
             while (data := await self._next()) is not None:
                 self._frame = self._new_frame(data)
@@ -139,7 +141,7 @@ class WebSocketConnection:
         finally:
             reader.cancel()
             if connection is not None:
-                connection.watch(None)
+                connection.on_leave = None
             if self._stream is not None:
                 self._stream.release()
 

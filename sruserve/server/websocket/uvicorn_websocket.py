@@ -39,7 +39,7 @@ class WebSocketProtocol(ReceiveLimits, WriteTimeout, WebSocketsSansIOProtocol):
 
     _unread_bytes = 0  # of messages that the application has not read
     _app_waits = False  # the application waits for a message
-    _on_leave: Callable[[], object] | None = None  # what to do when the client leaves
+    on_leave: Callable[[], object] | None = None  # what to do when the client leaves
     _turn: asyncio.Future[None] | None = None  # the application waits for a turn
 
     def __init__(
@@ -66,11 +66,11 @@ class WebSocketProtocol(ReceiveLimits, WriteTimeout, WebSocketsSansIOProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Drop the data of a client that has left."""
-        self._detached = True
+        self.detached = True
         while not self.queue.empty():
             self.queue.get_nowait()
         self._take_turn()
-        leave, self._on_leave = self._on_leave, None
+        leave, self.on_leave = self.on_leave, None
         if leave is not None:
             leave()
         self.forget_arrival()
@@ -99,15 +99,9 @@ class WebSocketProtocol(ReceiveLimits, WriteTimeout, WebSocketsSansIOProtocol):
             self._wait()
             self._count()
 
-    def watch(self, leave: Callable[[], object] | None) -> None:
-        """Call `leave` when the client leaves; None: call nothing."""
-        self._on_leave = leave
-        if leave is not None and self._detached:
-            leave()
-
     def claim(self, owner: Hashable) -> None:
         """Count the bytes for an owner, a tenant or a client's address; raises `Overloaded`."""
-        if not self._detached:
+        if not self.detached:
             self._buffer_account.claim(owner)
 
     def is_receiving(self, scope: Any) -> bool:
@@ -134,7 +128,7 @@ class WebSocketProtocol(ReceiveLimits, WriteTimeout, WebSocketsSansIOProtocol):
             self.count(size, partial > 0)
 
     def _is_discarding(self) -> bool:
-        return self._detached or self.transport.is_closing()
+        return self.detached or self.transport.is_closing()
 
     def _is_reading_paused(self) -> bool:
         return self.read_paused or bool(self._unparsed or self._undecrypted_bytes)
@@ -153,7 +147,7 @@ class WebSocketProtocol(ReceiveLimits, WriteTimeout, WebSocketsSansIOProtocol):
 
     async def turn(self) -> None:
         """Wait for a turn among the connections before a message that waited is answered."""
-        if not self._detached:
+        if not self.detached:
             self._turn = self.loop.create_future()
             self._turns.wait(self)
             await self._turn

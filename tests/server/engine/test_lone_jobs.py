@@ -163,7 +163,7 @@ def test_a_job_that_is_refused_changes_nothing(
 
     async def run() -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(driver.engine._admission_queue, "_check", refuse)
+            patch.setattr(driver.engine._admission_queue, "_admit", refuse)
             with pytest.raises(Overloaded):
                 await ask_here(driver)
         await (await ask_here(driver)).results()

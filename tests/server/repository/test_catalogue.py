@@ -3,7 +3,7 @@
 import pytest
 
 from sruserve.server.app import Application
-from sruserve.server.errors import ModelNotFound
+from sruserve.server.errors import InvalidRequest, ModelNotFound
 from sruserve.server.repository.catalogue import Catalogue
 
 
@@ -21,3 +21,15 @@ def test_asking_for_one_that_is_not_there_tells_which_there_are() -> None:
     with pytest.raises(ModelNotFound) as caught:
         Catalogue()["absent"]
     assert str(caught.value) == "there is no model 'absent'; served here: none"
+
+
+def test_a_request_without_a_model_gets_one_that_is_served_now(application: Application) -> None:
+    served = application.lifecycle.catalogue
+    question, whole = served["question"], served["whole"]
+    catalogue = Catalogue([question])
+    assert catalogue.choose(None, "classify") is question
+    catalogue.put(whole)
+    with pytest.raises(InvalidRequest, match="question, whole"):
+        catalogue.choose(None, "classify")
+    catalogue.drop(question)
+    assert catalogue.choose(None, "classify") is whole
