@@ -62,6 +62,9 @@ _UNSENT_BYTES = 16 << 10
 # Of a connection whose requests nobody reads. The kernel allows twice as much, for its own needs,
 # and would otherwise allow many megabytes of a client that has sent much before.
 _UNREAD_BYTES = 128 << 10
+# The event loop accepts one connection of each socket in a turn, which may take milliseconds while
+# others send much.
+_ACCEPTED_IN_A_TURN = 8
 
 
 def serve(settings: Settings) -> int:
@@ -194,7 +197,7 @@ def _run_one(
     signal.signal(signal.SIGTERM, stop)
     sys.setswitchinterval(_SWITCH_SECONDS)
     try:
-        server.run(sockets=[listener])
+        server.run(sockets=_accepting(listener, settings.workers))
     except KeyboardInterrupt:
         return STOPPED
     except SystemExit:  # the lifespan failed, which is logged
@@ -203,6 +206,15 @@ def _run_one(
         for stopping in (signal.SIGINT, signal.SIGTERM):
             signal.signal(stopping, signal.SIG_IGN)
     return STOPPED if server.started and not pulse.failed else FAILED
+
+
+def _accepting(listener: socket.socket, workers: int) -> list[socket.socket]:
+    """The listener, as often as it may accept in a turn.
+
+    Several workers accept one each: the first to wake would take all connections of a client.
+    """
+    more = _ACCEPTED_IN_A_TURN - 1 if workers == 1 else 0
+    return [listener, *(listener.dup() for _ in range(more))]
 
 
 def _run_workers(
