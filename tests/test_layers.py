@@ -109,6 +109,7 @@ ROOMS = (
         "field_bounds",
         "freed_memory",
         "json_output",
+        "kernel_buffers",
         "key_entries",
         "key_ring",
         "offload",

@@ -208,7 +208,7 @@ class OriginNotAllowed(InvalidRequest):
 
 
 class ClientCertificateRequired(InvalidRequest):
-    """The client has sent no certificate, which the server requires."""
+    """The client has sent no certificate, which the server requires, or a weak one."""
 
     status, code = 403, "client_certificate_required"
 

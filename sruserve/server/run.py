@@ -6,7 +6,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +27,7 @@ from sruserve.server.ending import (
 )
 from sruserve.server.errors import faults
 from sruserve.server.http.uvicorn_http import HttpProtocol
+from sruserve.server.kernel_buffers import limit_buffers
 from sruserve.server.kserve.grpc.port import hold_port, wants_grpc
 from sruserve.server.logs.config import report_failure, set_up_logging
 from sruserve.server.metrics.files import VARIABLE, EndedWorkers, MetricFolder, preallocate_files
@@ -56,12 +57,9 @@ log = logging.getLogger("sruserve.server")
 # default, a computing thread gives it back only after 5 ms.
 _SWITCH_SECONDS = 0.002
 _STDERR = 2  # the last descriptor of a standard stream
-# Of a connection, in the kernel. It would take up to 4 MiB of a reply that nobody reads; what it
-# has sent is not limited, so long ways are as fast.
-_UNSENT_BYTES = 16 << 10
-# Of a connection whose requests nobody reads. The kernel allows twice as much, for its own needs,
-# and would otherwise allow many megabytes of a client that has sent much before.
-_UNREAD_BYTES = 128 << 10
+# The event loop accepts one connection of each socket in a turn, which may take milliseconds while
+# others send much.
+_ACCEPTED_IN_A_TURN = 8
 
 
 def serve(settings: Settings) -> int:
@@ -194,7 +192,7 @@ def _run_one(
     signal.signal(signal.SIGTERM, stop)
     sys.setswitchinterval(_SWITCH_SECONDS)
     try:
-        server.run(sockets=[listener])
+        server.run(sockets=_accepting(listener, settings.workers))
     except KeyboardInterrupt:
         return STOPPED
     except SystemExit:  # the lifespan failed, which is logged
@@ -203,6 +201,15 @@ def _run_one(
         for stopping in (signal.SIGINT, signal.SIGTERM):
             signal.signal(stopping, signal.SIG_IGN)
     return STOPPED if server.started and not pulse.failed else FAILED
+
+
+def _accepting(listener: socket.socket, workers: int) -> list[socket.socket]:
+    """The listener, as often as it may accept in a turn.
+
+    Several workers accept one each: the first to wake would take all connections of a client.
+    """
+    more = _ACCEPTED_IN_A_TURN - 1 if workers == 1 else 0
+    return [listener, *(listener.dup() for _ in range(more))]
 
 
 def _run_workers(
@@ -285,10 +292,7 @@ def _bind(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    # connections inherit these
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _UNREAD_BYTES)
-    with suppress(OSError):  # some sandboxes' kernels do not have it
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
+    limit_buffers(listener)
     try:
         listener.bind((host, port))
     except OSError:

@@ -1,5 +1,6 @@
 """The server as a process: start, several workers, signals, restarts, and failures in one line."""
 
+import asyncio
 import fcntl
 import json
 import os
@@ -17,8 +18,9 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
+import uvloop
 
-from sruserve.server.run import _bind
+from sruserve.server.run import _accepting, _bind
 from tests.server.http.json_requests import connect
 from tests.server.kserve.raw_http2 import RawClient
 from tests.server.observing import until
@@ -88,6 +90,39 @@ def test_the_kernel_takes_little_that_nobody_reads_of_a_client_that_has_sent_muc
                     client.send(bytes(1 << 20))
             unread = fcntl.ioctl(connection, termios.FIONREAD, bytes(4))
             assert int.from_bytes(unread, sys.byteorder) < 256 << 10
+
+
+@pytest.mark.parametrize(("workers", "most"), [(1, 20), (2, 70)])
+def test_connections_that_wait_are_accepted_together_unless_workers_share_them(
+    workers: int, most: int
+) -> None:
+    async def turns_until_accepted(listeners: list[socket.socket], count: int) -> int:
+        accepted: list[asyncio.BaseTransport] = []
+        turns = 0
+
+        class Accepted(asyncio.Protocol):
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                accepted.append(transport)
+
+        loop = asyncio.get_running_loop()
+        servers = [await loop.create_server(Accepted, sock=each) for each in listeners]
+        while len(accepted) < count:
+            await asyncio.sleep(0)
+            turns += 1
+        for transport in accepted:
+            transport.close()
+        for server in servers:
+            server.close()
+            await server.wait_closed()
+        return turns
+
+    with ExitStack() as opened:
+        listener = opened.enter_context(_bind("127.0.0.1", 0))
+        listener.listen(64)
+        for _ in range(64):
+            opened.enter_context(socket.create_connection(listener.getsockname()))
+        turns = uvloop.run(turns_until_accepted(_accepting(listener, workers), 64))
+    assert most // 4 < turns <= most
 
 
 def test_a_kernel_without_that_limit_serves_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from sruserve.model.errors import FolderError, TextError, brief, faults
 from sruserve.model.text.characters import Characters, splits_characters
 from sruserve.model.text.decoders import steps_of
 from sruserve.model.text.frames import Frame, Ids
+from sruserve.model.text.normalized import MAX_NORMALIZED, is_too_long
 from sruserve.model.text.packed import PackedIds
 from sruserve.model.text.piece_cache import PieceCache
 from sruserve.model.text.separators import separators, words_of
@@ -25,7 +26,6 @@ from sruserve.model.text.tokenizer_file import TokenizerFile, read_tokenizer
 WORDS_FILE, BYTES_FILE = "tokenizer.json", "bytes.json"
 _LONG = 4096  # characters from which the tokenizer is faster on a whole text than on its pieces
 _PART = 1 << 16  # characters of a long text that are tokenized at a time
-_NORMALIZED = 1 << 26  # limit on the characters of a normalized word
 _ASCII_SPACES = " \t\n\v\f\r\x1c\x1d\x1e\x1f"  # at which `str.split` splits
 
 
@@ -134,7 +134,8 @@ class Words:
     """
 
     def __init__(self, file: TokenizerFile, spaces: str) -> None:
-        self._longest = int(_NORMALIZED / file.growth)
+        self._growth = file.growth
+        self._longest = int(MAX_NORMALIZED / file.growth)  # never too long
         self._tokenizer, self.work = file.tokenizer, file.work
         self.size, self.pieces = len(file.entries), file.written.pieces
         self.characters, self.ends = file.characters, file.written.ends
@@ -206,13 +207,13 @@ class Words:
         return list(self._parts(text, max_characters))
 
     def _check(self, text: str) -> None:
-        """Raise `TextError` if a word is too long for the normalizers."""
-        longest = max((len(match[0]) for match in self._piece.finditer(text)), default=0)
-        if longest > self._longest:
-            raise TextError(
-                f"a word has {longest:,} characters; the limit of this model's tokenizer is "
-                f"{self._longest:,}: insert white space"
-            )
+        """Raise `TextError` if a word is too long once it is normalized."""
+        for match in self._piece.finditer(text):
+            if is_too_long(self._tokenizer, self._growth, match[0]):
+                raise TextError(
+                    f"a word has {len(match[0]):,} characters, and the tokenizer makes more than "
+                    f"{MAX_NORMALIZED:,} of them: insert white space"
+                )
 
     def _ids_of(self, text: str) -> Ids:
         """Return the ids of a long text."""
@@ -408,7 +409,7 @@ def tokenizer_codec(content: bytes, source: object) -> Codec:
             raise FolderError(f"{source} is not a usable tokenizer.json: {brief(error)}") from error
         if spaces:
             return Words(file, spaces)
-    return Subwords(file, _NORMALIZED)
+    return Subwords(file)
 
 
 def is_byte_list(values: object) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 from sruserve.model.errors import TextError
 from sruserve.model.text.cuts import cuts_of
 from sruserve.model.text.frames import Ids
+from sruserve.model.text.normalized import MAX_NORMALIZED, is_too_long
 from sruserve.model.text.packed import PackedIds
 from sruserve.model.text.tokenizer_file import TokenizerFile
 
@@ -20,14 +21,13 @@ class Subwords:
     """A tokenizer that reads texts as a whole, or up to places where its parts allow a cut.
 
     A chunk's unfinished word begins before its space, or behind it if the tokenizer adds it again.
-    max_normalized: limit on the characters of a normalized text that cannot be cut.
     """
 
-    def __init__(self, file: TokenizerFile, max_normalized: int) -> None:
+    def __init__(self, file: TokenizerFile) -> None:
         self._tokenizer = file.tokenizer
         self._tokenizer.post_processor = None  # its places of the first id depend on the chunk
         self._cuts = cuts_of(file.tokenizer, file.entries)
-        self._longest = int(max_normalized / file.growth)
+        self._growth = file.growth
         self.size, self.work, self.frame = len(file.entries), file.work, file.frame
         self.pieces, self.ends = file.written.pieces, file.written.ends
         self.characters = file.characters
@@ -103,11 +103,11 @@ class Subwords:
             yield text[start:]
 
     def _check(self, part: str) -> None:
-        """Raise `TextError` if a text that cannot be cut is too long for the normalizers."""
-        if len(part) > self._longest:
+        """Raise `TextError` if a text that cannot be cut is too long once it is normalized."""
+        if is_too_long(self._tokenizer, self._growth, part):
             raise TextError(
-                f"a text without a place to cut has {len(part):,} characters; the limit of this "
-                f"model's tokenizer is {self._longest:,}: insert spaces or send less"
+                f"a text without a place to cut has {len(part):,} characters, and the tokenizer "
+                f"makes more than {MAX_NORMALIZED:,} of them: insert spaces or send less"
             )
 
     def _place(self, text: str, begin: int, end: int) -> tuple[int, int]:

@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from sruserve.model.files import read_regular
+from sruserve.server.tls.strength import has_weak_key
 
 _MAX_FILE_BYTES = 1 << 20
 _PROTOCOLS = ["http/1.1"]
@@ -103,7 +104,12 @@ def read_credentials(files: TlsFiles) -> Credentials:
     client_ca = None
     if files.client_ca is not None:
         client_ca = _read(files.client_ca, "SRUSERVE_TLS_CLIENT_CA")
-        _certificates(client_ca, "SRUSERVE_TLS_CLIENT_CA", files.client_ca)
+        authorities = _certificates(client_ca, "SRUSERVE_TLS_CLIENT_CA", files.client_ca)
+        if any(map(has_weak_key, authorities)):
+            raise UnfitCertificate(
+                f"SRUSERVE_TLS_CLIENT_CA={files.client_ca}: a key is too short; RSA needs 2,048 "
+                "bits, an elliptic curve 224"
+            )
     credentials = Credentials(
         chain,
         key,

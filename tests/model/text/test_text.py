@@ -24,6 +24,7 @@ from tokenizers.pre_tokenizers import (
 
 from sruserve.model.errors import FolderError, TextError
 from sruserve.model.text import codec as text_module
+from sruserve.model.text import normalized, subwords
 from sruserve.model.text.codec import Bytes, Codec, Words, make_codec, tokenizer_codec
 from sruserve.model.text.normalizers import growth, work
 
@@ -449,18 +450,23 @@ def test_work_that_an_author_made_much_is_seen(content: dict[str, Any]) -> None:
     assert work(content) > 512
 
 
-def test_a_word_that_normalizers_could_make_too_long_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
+ACROSS = replace(".", String=" .")  # so that texts are read as a whole
+
+
+@pytest.mark.parametrize("across", [[], [ACROSS]], ids=["words", "whole texts"])
+def test_a_text_without_cuts_that_normalizers_make_too_long_is_refused(
+    monkeypatch: pytest.MonkeyPatch, across: list[dict[str, Any]]
 ) -> None:
-    monkeypatch.setattr(text_module, "_NORMALIZED", 16 * 100)
-    words = tokenizer_codec(with_steps(LONGER), "")
-    assert len(words.encode("b " * 200)[0]) == 200
-    assert len(words.encode("b" * 100)[0]) == 1
-    for read in (words.encode, words.locate):
-        with pytest.raises(
-            TextError, match="101 characters; the limit of this model's tokenizer is 100"
-        ):
-            read("b " * 200 + "b" * 101)
+    for module in (normalized, text_module, subwords):
+        monkeypatch.setattr(module, "MAX_NORMALIZED", 16 * 100)
+    codec = tokenizer_codec(with_steps(LONGER, *across), "")
+    assert isinstance(codec, Words) == (not across)
+    assert len(codec.encode("b " * 200)[0]) == 200
+    for text in ("b" * 1600, "a" * 100):  # only what they do make longer counts
+        assert len(codec.encode(text)[0]) == 1
+    for read in (codec.encode, codec.locate):
+        with pytest.raises(TextError, match=r"101 characters, and the tokenizer makes more"):
+            read("a" * 101)
 
 
 def test_bytes_are_ranked_as_listed() -> None:

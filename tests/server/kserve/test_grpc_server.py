@@ -1,9 +1,11 @@
 """What else a gRPC server does: describe, load, count, let in, give up, stop."""
 
+import os
 import queue
 import signal
-from collections.abc import Callable
-from contextlib import suppress
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -267,3 +269,39 @@ def test_all_workers_listen_on_the_port_and_nobody_else_can(folders: Path) -> No
         assert second.returncode == 1
         assert f"cannot listen on 127.0.0.1 port {port} for gRPC" in output
         assert "SRUSERVE_GRPC_PORT" in output
+
+
+def test_the_kernel_holds_little_of_what_a_client_or_the_server_does_not_read(
+    grpc_server: tuple[httpx.Client, Application],
+) -> None:
+    grpc_part = grpc_server[1].grpc
+    assert grpc_part is not None
+    with socket.create_connection(("127.0.0.1", grpc_part.port)) as client:
+        until(lambda: bool(buffers_of_other_end(client)))
+        ((unread, unsent),) = buffers_of_other_end(client)
+    assert unread == 256 << 10  # fixed, so that it does not grow
+    assert unsent == 16 << 10
+
+
+def buffers_of_other_end(client: socket.socket) -> list[tuple[int, int]]:
+    """The buffers that this process's end of a connection may fill; empty: it is not accepted."""
+    buffers = []
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError), closed_after(os.dup(int(name))) as each:
+            if each.family != socket.AF_UNIX and each.getpeername()[1] == client.getsockname()[1]:
+                unread = each.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+                unsent = each.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT)
+                buffers.append((unread, unsent % (1 << 32)))
+    return buffers
+
+
+@contextmanager
+def closed_after(descriptor: int) -> Iterator[socket.socket]:
+    """A descriptor as a socket; raises `OSError` for others."""
+    try:
+        each = socket.socket(fileno=descriptor)
+    except OSError:
+        os.close(descriptor)
+        raise
+    with each:
+        yield each

@@ -73,6 +73,11 @@ def test_a_key_that_clients_do_not_accept_is_refused(own: Authority, key: Any, r
     assert reason in refusal(own)
 
 
+def test_an_authority_whose_key_is_short_is_refused(own: Authority) -> None:
+    own.sign("short", rsa.generate_private_key(65537, 1024))
+    assert "a key is too short" in refusal(own, tls_client_ca=str(own.folder / "short.pem"))
+
+
 @pytest.mark.parametrize("setting", ["tls_cert", "tls_key", "tls_client_ca"])
 @pytest.mark.parametrize(
     ("kind", "reason"),

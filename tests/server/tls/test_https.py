@@ -5,11 +5,15 @@ import socket
 import ssl
 from typing import Any
 
+import grpc
 import httpx
 import pytest
 import tritonclient.grpc as triton
 import tritonclient.http as triton_http
 import websockets
+from cryptography.hazmat.primitives.asymmetric import rsa
+from tritonclient.grpc import service_pb2 as proto
+from tritonclient.grpc import service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
 from tests.server.conftest import LABELS, TEXT
@@ -179,3 +183,30 @@ def test_a_certificate_of_another_authority_is_refused(
     ):
         client.get("/livez")
     assert not grpc_is_live(grpc_address(certified[1]), authority, "stranger")
+
+
+def test_a_weak_client_certificate_is_refused_over_http_and_over_grpc(
+    certified: Running, authority: Authority
+) -> None:
+    client, application = certified
+    authority.sign("weak", rsa.generate_private_key(65537, 1024))
+    files = [(authority.folder / f"weak.{end}").read_bytes() for end in ("key", "pem")]
+    credentials = grpc.ssl_channel_credentials(authority.file.read_bytes(), *files)
+    requests = iter([proto.ModelInferRequest(model_name="question")])
+    with grpc.secure_channel(grpc_address(application), credentials) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        for call in (
+            lambda: stub.ServerMetadata(proto.ServerMetadataRequest()),
+            lambda: list(stub.ModelStreamInfer(requests)),
+        ):
+            with pytest.raises(grpc.RpcError, match="certificate is too weak") as refused:
+                call()
+            assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+    weak = context(authority)
+    weak.set_ciphers("ALL:@SECLEVEL=0")
+    weak.load_cert_chain(authority.folder / "weak.pem", authority.folder / "weak.key")
+    with (
+        httpx.Client(base_url=client.base_url, verify=weak) as other,
+        pytest.raises(httpx.TransportError),
+    ):
+        other.get("/v1/models")

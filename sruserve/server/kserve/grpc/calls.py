@@ -7,11 +7,17 @@ from typing import Any
 
 from sruserve.server.auth import Tenant
 from sruserve.server.budget import Budget, Hold
-from sruserve.server.errors import Overloaded, ServeError, TooManyAtOnce
+from sruserve.server.errors import (
+    ClientCertificateRequired,
+    Overloaded,
+    ServeError,
+    TooManyAtOnce,
+)
 from sruserve.server.kserve.grpc.call import GrpcCall, GrpcEndpoint, Metadata, end, read_metadata
 from sruserve.server.kserve.grpc.reading import Reads, TimedRead
 from sruserve.server.lifecycle import Lifecycle
 from sruserve.server.settings import Settings
+from sruserve.server.tls.strength import is_weak
 
 # Of a short body: SRUSERVE_MAX_QUEUE_BYTES divided by it is the limit of calls.
 _SHORT_BYTES = 64 << 10
@@ -34,6 +40,7 @@ class ConcurrentCallLimit:
     def __init__(self, settings: Settings, lifecycle: Lifecycle) -> None:
         self._lifecycle = lifecycle
         self._queue_bytes = settings.max_queue_bytes
+        self._has_client_certificates = settings.tls_client_ca is not None
         self._idle_seconds = float(settings.keep_alive_seconds)
         self._open = Budget(0, _too_many)
         self._streams = self._shared(settings.grpc_streams, _too_many_streams)
@@ -54,6 +61,7 @@ class ConcurrentCallLimit:
             del requests  # else an unfinished iterator would keep the message in a cycle
 
             async def work(rpc: GrpcCall, tenant: Tenant) -> Any:
+                self._check_certificate(context)
                 owner = _owner(tenant, context)
                 hold_until_ended(self._hold_place(owner))
                 reply = await answer(await self._reads.read(context, owner), rpc, tenant)
@@ -89,6 +97,7 @@ class ConcurrentCallLimit:
         metadata = read_metadata(context)
         try:
             tenant = self._lifecycle.tenants.authenticate(metadata.authorization)
+            self._check_certificate(context)
             owner = _owner(tenant, context)
             with self._streams.hold(1, owner):
                 await self._answer(answer, context, metadata, owner)
@@ -122,6 +131,16 @@ class ConcurrentCallLimit:
                 await context.write(await answer(data, metadata, count_reply))
             del data  # it does not count while the next message is awaited
             seconds = self._idle_seconds
+
+    def _check_certificate(self, context: Any) -> None:
+        """Refuse a client's weak certificate, which gRPC's core accepts and HTTPS does not."""
+        if self._has_client_certificates and any(
+            map(is_weak, context.auth_context().get("x509_pem_cert", ()))
+        ):
+            raise ClientCertificateRequired(
+                "the client's certificate is too weak: use a key of RSA with 2,048 bits or of an "
+                "elliptic curve with 224, and no signature by MD5 or SHA-1"
+            )
 
     def _hold_place(self, owner: Hashable) -> Hold:
         """A place for a call. An owner has one for each short body that fits into the queues."""

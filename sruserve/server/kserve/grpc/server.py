@@ -10,6 +10,7 @@ from grpc_health.v1 import health_pb2
 
 from sruserve.server.ending import GRPC_SECONDS
 from sruserve.server.errors import RouteNotFound
+from sruserve.server.kernel_buffers import limit_buffers_of_port
 from sruserve.server.kserve.grpc.codec import parse
 from sruserve.server.kserve.grpc.core import is_running, new_server
 from sruserve.server.kserve.grpc.probes import Probes
@@ -97,6 +98,7 @@ class GrpcServer:
                 f"cannot listen on {address} for gRPC: set {variable_name('grpc_port')} to a free "
                 "port, or to off"
             ) from None
+        limit_buffers_of_port(self.port)
         await self._server.start()
         log.info("gRPC is on %s port %d", host, self.port)
 
