@@ -215,6 +215,36 @@ def test_a_reader_is_half_as_fast_beside_any_number_of_another_tenant(
         asyncio.run(run(driver))
 
 
+def test_a_tenant_that_only_reads_has_its_share_of_a_step_for_that(model: Model) -> None:
+    async def run(driver: Watched) -> None:
+        driver.complete(200, tenant="many", stream=True)
+        await driver.until(lambda: driver.counts.sequences.count(200) > 1)
+        mine = driver.read(1, 31, tenant="mine")
+        assert await driver.steps(mine) <= 2  # one may run already
+        assert 2 * 30 + 10 in driver.counts.tokens  # half of the time of that step
+        driver.read(1024, 200, tenant="many")  # its inputs take an eighth, and half of the others'
+        await driver.until_read(5000)
+        assert await driver.steps(driver.read(1, 31, tenant="mine")) <= 3
+        await driver.end()
+
+    with measured(Watched(model)) as driver:
+        asyncio.run(run(driver))
+
+
+def test_a_tenant_reads_with_what_its_completions_leave_of_its_share(model: Model) -> None:
+    async def run(driver: Watched) -> None:
+        driver.complete(2, tenant="many", stream=True)
+        for tenant in ("many", "other"):
+            driver.read(1024, 200, tenant=tenant)
+        mine = driver.complete(1, tenant="mine", stream=True)
+        await driver.until(lambda: _token_count(mine) > 100)
+        assert set(driver.counts.tokens[-20:]) == {23}  # three times the time of a row, all in use
+        await driver.end()
+
+    with measured(Watched(model)) as driver:
+        asyncio.run(run(driver))
+
+
 def test_on_a_slow_device_completions_take_turns_in_steps_that_stay_short(
     model: Model,
 ) -> None:
