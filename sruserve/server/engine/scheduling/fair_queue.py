@@ -1,7 +1,7 @@
 """A fair queue of sequences with inputs left: no request waits for another's long input."""
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Set
 from heapq import heapify, heappop, heapreplace
 from itertools import count
 
@@ -52,6 +52,11 @@ class FairQueue:
     def first(self) -> Job | None:
         """The job that has been in the queue longest."""
         return next(iter(self._requests), None)
+
+    @property
+    def tenants(self) -> Set[Hashable]:
+        """The tenants of all sequences."""
+        return self._tenants.keys()
 
     def wanted(self, max_tokens: int) -> dict[Hashable, int]:
         """Tokens that are ready for a step, by tenant; tenants without any are left out.

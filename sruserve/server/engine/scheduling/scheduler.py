@@ -13,6 +13,7 @@ from sruserve.server.engine.batch import Batch
 from sruserve.server.engine.config import EngineConfig
 from sruserve.server.engine.constrained.protocols import TextPosition
 from sruserve.server.engine.job import Job
+from sruserve.server.engine.scheduling.company import Company
 from sruserve.server.engine.scheduling.decode_turns import DecodeTurns
 from sruserve.server.engine.scheduling.fair_queue import NO_LIMITS, FairQueue
 from sruserve.server.engine.scheduling.fair_shares import cost_of, split
@@ -97,6 +98,7 @@ class Scheduler:
         self._decoding = DecodeTurns()
         self._decode_time = StepTime(config.max_batch_tokens, _MIN_DECODE_ROWS)
         self._input_time = StepTime(config.max_batch_tokens, _MIN_INPUT_ROWS)
+        self._company = Company()
         self._crowded = False  # the last batch left out some decoding sequences
         # Jobs that wait for their grammars, with the number of their texts that have begun.
         self._beginning: dict[Job, tuple[list[TextPosition], int]] = {}
@@ -162,7 +164,9 @@ class Scheduler:
         for job in list(self._beginning):
             self._enqueue_if_begun(job, now)
         self._states.make_room(self.running)
-        max_tokens, input_rows = self._config.max_batch_tokens, self._input_time.rows
+        max_tokens = self._config.max_batch_tokens
+        short = self._company.expects(self._queue.tenants | self._decoding.counts.keys(), now)
+        input_rows = self._input_time.short_rows if short else self._input_time.rows
         input_share = max(1, min(max_tokens // _DECODE_SHARE, input_rows // 2))
         self._begin(_STEPS_AHEAD * (input_share if self._decoding else max_tokens))
         self._poll_arrivals(now)
@@ -174,7 +178,7 @@ class Scheduler:
         if self._decoding:
             decode_rows = min(
                 (fair_rows or max_tokens) - min(input_share, self._queue.tokens),
-                self._decode_time.rows,
+                self._decode_time.short_rows if short else self._decode_time.rows,
             )
             decodes = self._decoding.choose(max(1, decode_rows))
         self._crowded = len(decodes) < len(self._decoding)
@@ -284,6 +288,7 @@ class Scheduler:
                 continue
             self._jobs[message] = _JobEntry(unconsumed=len(message.items))
             self._unqueued += len(message.items)
+            self._company.note(message.tenant, message.submitted)
             if len(message.items) > _LARGE_JOB_ITEMS:
                 self._large.setdefault(message.tenant, deque()).append(message)
             else:

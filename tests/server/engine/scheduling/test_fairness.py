@@ -12,6 +12,7 @@ from sruserve.model.folder import Model
 from sruserve.server.engine.config import EngineConfig
 from sruserve.server.engine.job import Classified, Generated, Job, JobKind, Sampling, SequenceInput
 from sruserve.server.engine.result_dispatcher import _Message
+from sruserve.server.engine.scheduling import company
 from sruserve.server.engine.scheduling.step_time import StepTime
 from tests.server.engine.driver import Driver, Submission
 from tests.support import random_model
@@ -162,14 +163,20 @@ def test_tenants_get_as_many_tokens_where_not_all_completions_fit_a_step(model: 
 class Measured(StepTime):
     """A device that takes as long for a step as for ten rows of it, whatever the machine does."""
 
+    row_seconds = 1e-7
+
     def learn(self, rows: int, tokens: int, seconds: float) -> None:
-        self._own_seconds, self._row_seconds = 1e-6, 1e-7
+        self._own_seconds, self._row_seconds = 10 * self.row_seconds, self.row_seconds
 
 
-def measured(driver: Watched) -> Watched:
+class Slower(Measured):
+    row_seconds = 1e-4
+
+
+def measured(driver: Watched, device: type[Measured] = Measured) -> Watched:
     """The same engine on such a device."""
     scheduler, max_rows = driver.engine._scheduler, EngineConfig().max_batch_tokens
-    scheduler._decode_time, scheduler._input_time = Measured(max_rows, 64), Measured(max_rows, 128)
+    scheduler._decode_time, scheduler._input_time = device(max_rows, 64), device(max_rows, 128)
     return driver
 
 
@@ -242,6 +249,46 @@ def test_a_tenant_reads_with_what_its_completions_leave_of_its_share(model: Mode
         await driver.end()
 
     with measured(Watched(model)) as driver:
+        asyncio.run(run(driver))
+
+
+@pytest.fixture
+def long_company(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenant is expected again for an hour."""
+    monkeypatch.setattr(company, "_SECONDS", 3600.0)
+
+
+@pytest.mark.usefixtures("long_company")
+def test_steps_of_inputs_stay_short_while_another_tenant_may_come_again(model: Model) -> None:
+    async def run(driver: Watched) -> None:
+        driver.read(100, 10_000, tenant="many")
+        await driver.until(lambda: 490 in driver.counts.tokens)  # 50 ms
+        mine = driver.read(1, 5, tenant="mine")
+        await driver.steps(mine)
+        before = driver.ended[mine.job]
+        await driver.until(lambda: driver.counts.calls["step"] > before + 5)
+        assert set(driver.counts.tokens[before:]) == {128}  # 13 ms
+        await driver.end()
+
+    with measured(Watched(model), Slower) as driver:
+        asyncio.run(run(driver))
+
+
+@pytest.mark.usefixtures("long_company")
+def test_steps_of_completions_stay_short_while_another_tenant_may_come_again(
+    model: Model,
+) -> None:
+    async def run(driver: Watched) -> None:
+        driver.complete(200, tenant="many", stream=True)
+        await driver.until(lambda: driver.counts.sequences.count(200) > 1)
+        mine = driver.read(1, 5, tenant="mine")
+        await driver.steps(mine)
+        before = driver.ended[mine.job]
+        await driver.until(lambda: driver.counts.calls["step"] > before + 5)
+        assert set(driver.counts.sequences[before:]) == {90}  # 10 ms
+        await driver.end()
+
+    with measured(Watched(model), Slower) as driver:
         asyncio.run(run(driver))
 
 
