@@ -139,12 +139,16 @@ class Scheduler:
 
     @property
     def has_waiting(self) -> bool:
-        """Whether any work waits, other than the decoding sequences of the last batch."""
-        waits = bool(self._queue) or bool(self._large) or self._crowded
-        if waits or not self._admission_queue.empty:
+        """Whether any work waits, other than decoding sequences."""
+        if self._queue or self._large or not self._admission_queue.empty:
             return True
         by_grammar = self._beginning or self._late or self._unready
         return bool(by_grammar) and self._some_grammar_is_ready()
+
+    @property
+    def crowded(self) -> bool:
+        """Whether the last batch left out some decoding sequences."""
+        return self._crowded
 
     def _some_grammar_is_ready(self) -> bool:
         """Whether a sequence that waited for its grammar could go on."""

@@ -252,6 +252,23 @@ def test_a_tenant_reads_with_what_its_completions_leave_of_its_share(model: Mode
         asyncio.run(run(driver))
 
 
+@pytest.mark.parametrize(("device", "burst"), [(Measured, 16), (Slower, 2)])
+def test_completions_that_take_turns_decode_for_5_ms_in_each(
+    model: Model, device: type[Measured], burst: int
+) -> None:
+    async def run(driver: Watched) -> None:
+        driver.complete(200, tenant="many", stream=True)
+        await driver.until(lambda: driver.counts.sequences.count(200) > 1)
+        ids = SequenceInput(driver.ids("Hi"))
+        mine = driver.job(JobKind.GENERATE, [ids], sampling=Sampling(max_tokens=97), tenant="mine")
+        assert await driver.steps(mine) <= 96 // burst + 3  # its input, and a step that ran
+        assert driver.counts.sequences[driver.ended[mine.job] - 1] == 12
+        await driver.end()
+
+    with measured(Watched(model), device) as driver:
+        asyncio.run(run(driver))
+
+
 @pytest.fixture
 def long_company(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tenant is expected again for an hour."""
