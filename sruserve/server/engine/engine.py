@@ -50,6 +50,7 @@ from sruserve.server.errors import (
 _log = logging.getLogger(__name__)
 _BURSTS = (16, 64)  # steps on a CPU, where a request may end a burst, and on a GPU
 _BURST_SECONDS = 0.0125  # of a burst on a GPU: a new request waits for up to two
+_TURN_SECONDS = 0.005  # of a burst on a CPU while other decoding sequences wait for their turn
 # What a step may take on an event loop. To wake the engine's thread and then the loop takes half.
 _SHORT_SECONDS = 0.5e-3
 _SHORT_KINDS = (  # a tuple, because an Enum's hash is a function of Python
@@ -350,7 +351,7 @@ class Engine(JobEngine):
             self._settle_bursts()
             graphed = [sequence for sequence in graphed if sequence.decodes]
             rest = rest.without_ended()
-        steps = 1 if self._interrupted() else self._burst
+        steps = 1 if self._interrupted() or self._scheduler.crowded else self._burst
         if self.model.network.device.type == "cuda":
             steps = min(steps, self._scheduler.decode_steps(len(graphed), _BURST_SECONDS))
         launched = False
@@ -425,6 +426,9 @@ class Engine(JobEngine):
         burst = 1
         if not batch.inputs:
             burst = min(self._burst, *(sequence.burst_limit for sequence in batch.decodes))
+            if self._scheduler.crowded:
+                turn = self._scheduler.decode_steps(len(batch.decodes), _TURN_SECONDS)
+                burst = min(burst, turn)
         self._threads.apply(len(batch.decodes) + inputs)
         self._states.wait_ready(batch.sequences)
         computed = batch.computed

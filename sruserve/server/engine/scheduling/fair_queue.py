@@ -1,7 +1,7 @@
 """A fair queue of sequences with inputs left: no request waits for another's long input."""
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Set
 from heapq import heapify, heappop, heapreplace
 from itertools import count
 
@@ -18,6 +18,7 @@ from sruserve.server.engine.scheduling.fair_shares import (
 from sruserve.server.engine.scheduling.whole_inputs import WholeInputs
 from sruserve.server.engine.sequence import ActiveSequence
 
+NO_LIMITS: Mapping[Hashable, int] = {}
 _CHUNK = 8  # tokens; a request takes one more sequence into a step for each chunk of its share
 
 
@@ -51,6 +52,11 @@ class FairQueue:
     def first(self) -> Job | None:
         """The job that has been in the queue longest."""
         return next(iter(self._requests), None)
+
+    @property
+    def tenants(self) -> Set[Hashable]:
+        """The tenants of all sequences."""
+        return self._tenants.keys()
 
     def ready_tokens(self, max_tokens: int) -> dict[Hashable, int]:
         """Tokens that are ready for a step, by tenant; tenants without any are left out.
@@ -139,19 +145,25 @@ class FairQueue:
         self._total_width += width
         return width
 
-    def take(self, budget: int) -> list[tuple[ActiveSequence, int]]:
+    def take(
+        self, budget: int, limits: Mapping[Hashable, int] = NO_LIMITS
+    ) -> list[tuple[ActiveSequence, int]]:
         """Take sequences for a step, each with a count of inputs; at most `budget` in all.
 
         A whole input may be longer, but then it is alone.
+
+        limits: the most inputs of some tenants, where inputs can be split.
         """
         if not self.tokens:
             return []
-        return self._take_whole(budget) if self._whole else self._take_parts(budget)
+        return self._take_whole(budget) if self._whole else self._take_parts(budget, limits)
 
-    def _take_parts(self, budget: int) -> list[tuple[ActiveSequence, int]]:
+    def _take_parts(
+        self, budget: int, limits: Mapping[Hashable, int]
+    ) -> list[tuple[ActiveSequence, int]]:
         taken: list[tuple[ActiveSequence, int]] = []
-        all_fit = self.tokens <= budget
-        parts = self._divide(budget, _ready_tokens, self.tokens)
+        all_fit = self.tokens <= budget and not limits
+        parts = self._divide(budget, _ready_tokens, self.tokens, limits)
         for request, part in parts:
             taken += self._take_of(request, part)
         if not all_fit and len(self._requests) > 1:  # served requests and tenants move to the end
@@ -219,16 +231,22 @@ class FairQueue:
         return taken
 
     def _divide(
-        self, budget: int, want_of: Callable[[JobShare], int], total: int
+        self,
+        budget: int,
+        want_of: Callable[[JobShare], int],
+        total: int,
+        limits: Mapping[Hashable, int] = NO_LIMITS,
     ) -> list[tuple[JobShare, int]]:
         """Divide `budget` among the requests with a want; `total` is the sum of all wants."""
+        if limits:
+            return divide(self._tenants, budget, want_of, limits)
         if total <= budget:
             requests = self._requests.values()
             return [(request, want) for request in requests if (want := want_of(request))]
         if len(self._requests) == 1:
             (request,) = self._requests.values()
             return [(request, min(want, budget))] if (want := want_of(request)) else []
-        return divide(self._tenants.values(), budget, want_of)
+        return divide(self._tenants, budget, want_of, limits)
 
 
 def _width_of(request: JobShare) -> int:

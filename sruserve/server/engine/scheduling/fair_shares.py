@@ -1,7 +1,7 @@
 """Divide a step's tokens equally among tenants, then among their requests; none stay unused."""
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sruserve.server.engine.sequence import ActiveSequence
@@ -133,9 +133,21 @@ class TenantShare:
         return granted
 
 
-def divide(tenants: Iterable[TenantShare], budget: int, want_of: Want) -> list[Part]:
-    """Divide `budget` equally among tenants, and each part among its requests."""
-    wanting = [(tenant, want) for tenant in tenants if (want := tenant.want(want_of, budget))]
+def divide(
+    tenants: Mapping[Hashable, TenantShare],
+    budget: int,
+    want_of: Want,
+    limits: Mapping[Hashable, int],
+) -> list[Part]:
+    """Divide `budget` equally among tenants, and each part among its requests.
+
+    limits: the most that some tenants get.
+    """
+    wanting = [
+        (tenant, want)
+        for name, tenant in tenants.items()
+        if (want := tenant.want(want_of, min(budget, limits.get(name, budget))))
+    ]
     if len(wanting) == 1:
         return wanting[0][0].parts(budget, want_of)
     shares = split([want for _, want in wanting], budget)

@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sruserve.kernels.oom import is_out_of_memory
@@ -13,9 +13,10 @@ from sruserve.server.engine.batch import Batch
 from sruserve.server.engine.config import EngineConfig
 from sruserve.server.engine.constrained.protocols import TextPosition
 from sruserve.server.engine.job import Job
+from sruserve.server.engine.scheduling.company import Company
 from sruserve.server.engine.scheduling.decode_turns import DecodeTurns
-from sruserve.server.engine.scheduling.fair_queue import FairQueue
-from sruserve.server.engine.scheduling.fair_shares import cost_of
+from sruserve.server.engine.scheduling.fair_queue import NO_LIMITS, FairQueue
+from sruserve.server.engine.scheduling.fair_shares import cost_of, split
 from sruserve.server.engine.scheduling.state_admission import StateAdmission
 from sruserve.server.engine.scheduling.step_time import StepTime
 from sruserve.server.engine.sequence import ActiveSequence, positions_of, sequences_of
@@ -53,6 +54,19 @@ class _JobEntry:
     short: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class FairRows:
+    """A step in which several tenants have equal shares.
+
+    rows: of the step. inputs: those for inputs. limits: the same for each tenant: what its decoding
+    sequences leave of its share, but at least 1/8 of the share.
+    """
+
+    rows: int
+    inputs: int
+    limits: Mapping[Hashable, int]
+
+
 class Scheduler:
     """Holds the waiting and the running sequences.
 
@@ -84,6 +98,7 @@ class Scheduler:
         self._decoding = DecodeTurns()
         self._decode_time = StepTime(config.max_batch_tokens, _MIN_DECODE_ROWS)
         self._input_time = StepTime(config.max_batch_tokens, _MIN_INPUT_ROWS)
+        self._company = Company()
         self._crowded = False  # the last batch left out some decoding sequences
         # Jobs that wait for their grammars, with the number of their texts that have begun.
         self._beginning: dict[Job, tuple[list[TextPosition], int]] = {}
@@ -124,12 +139,16 @@ class Scheduler:
 
     @property
     def has_waiting(self) -> bool:
-        """Whether any work waits, other than the decoding sequences of the last batch."""
-        waits = bool(self._queue) or bool(self._large) or self._crowded
-        if waits or not self._admission_queue.empty:
+        """Whether any work waits, other than decoding sequences."""
+        if self._queue or self._large or not self._admission_queue.empty:
             return True
         by_grammar = self._beginning or self._late or self._unready
         return bool(by_grammar) and self._some_grammar_is_ready()
+
+    @property
+    def crowded(self) -> bool:
+        """Whether the last batch left out some decoding sequences."""
+        return self._crowded
 
     def _some_grammar_is_ready(self) -> bool:
         """Whether a sequence that waited for its grammar could go on."""
@@ -149,18 +168,21 @@ class Scheduler:
         for job in list(self._beginning):
             self._enqueue_if_begun(job, now)
         self._states.make_room(self.running)
-        max_tokens, input_rows = self._config.max_batch_tokens, self._input_time.rows
+        max_tokens = self._config.max_batch_tokens
+        short = self._company.expects(self._queue.tenants | self._decoding.counts.keys(), now)
+        input_rows = self._input_time.short_rows if short else self._input_time.rows
         input_share = max(1, min(max_tokens // _DECODE_SHARE, input_rows // 2))
         self._begin(_STEPS_AHEAD * (input_share if self._decoding else max_tokens))
         self._poll_arrivals(now)
-        fair_rows = self._fair_rows()
-        if fair_rows:
-            input_share = max(1, min(fair_rows // _DECODE_SHARE, input_share))
+        fair = self._fair_rows()
+        fair_rows, limits = (fair.rows, fair.limits) if fair else (0, NO_LIMITS)
+        if fair:
+            input_share = min(fair.inputs, input_share)
         decodes: list[ActiveSequence] = []
         if self._decoding:
             decode_rows = min(
                 (fair_rows or max_tokens) - min(input_share, self._queue.tokens),
-                self._decode_time.rows,
+                self._decode_time.short_rows if short else self._decode_time.rows,
             )
             decodes = self._decoding.choose(max(1, decode_rows))
         self._crowded = len(decodes) < len(self._decoding)
@@ -178,7 +200,7 @@ class Scheduler:
             budget = input_rows
         else:
             budget = min(fair_rows or max_tokens, input_rows)
-        batch = Batch(decodes, self._share(max(1, budget)) if self._queue else [])
+        batch = Batch(decodes, self._share(max(1, budget), limits) if self._queue else [])
         self._idle = not len(batch)
         return batch
 
@@ -270,6 +292,7 @@ class Scheduler:
                 continue
             self._jobs[message] = _JobEntry(unconsumed=len(message.items))
             self._unqueued += len(message.items)
+            self._company.note(message.tenant, message.submitted)
             if len(message.items) > _LARGE_JOB_ITEMS:
                 self._large.setdefault(message.tenant, deque()).append(message)
             else:
@@ -389,29 +412,41 @@ class Scheduler:
         for job in ended:
             self._fail(job, None if job.withdrawn else DeadlineExceeded())
 
-    def _fair_rows(self) -> int:
+    def _fair_rows(self) -> FairRows | None:
         """Rows of a step that leaves every tenant an equal share of the device.
 
         With n tenants, that step takes n times as long as a step for the tenant with the fewest
-        rows. 0: there are fewer than two tenants, so no limit.
+        rows. None: there are fewer than two tenants, so no limit.
         """
-        rows = self._queue.ready_tokens(self._config.max_batch_tokens)
-        for tenant, count in self._decoding.counts.items():
-            rows[tenant] = rows.get(tenant, 0) + count
+        inputs = self._queue.ready_tokens(self._config.max_batch_tokens)
+        decodes = self._decoding.counts
+        rows = {tenant: inputs.get(tenant, 0) + count for tenant, count in decodes.items()}
+        rows = inputs | rows
         if len(rows) < 2:
-            return 0
-        time = self._decode_time if self._decoding else self._input_time
-        return time.shared(len(rows), min(rows.values()))
+            return None
+        time = self._decode_time if decodes else self._input_time
+        fair_rows = time.shared(len(rows), min(rows.values()))
+        shares = dict(zip(rows, split(list(rows.values()), fair_rows), strict=True))
+        limits = {
+            tenant: max(1, share // _DECODE_SHARE, share - decodes.get(tenant, 0))
+            for tenant, share in shares.items()
+            if tenant in inputs
+        }
+        return FairRows(fair_rows, sum(limits.values()), limits)
 
-    def _share(self, budget: int) -> list[tuple[ActiveSequence, int]]:
+    def _share(
+        self, budget: int, limits: Mapping[Hashable, int]
+    ) -> list[tuple[ActiveSequence, int]]:
         """Take sequences out of the queue for a step, with their shares of `budget` tokens.
 
         If there is no other work, this includes sequences whose transfers are under way; the
         device then waits for their states.
+
+        limits: the most inputs of each tenant; empty: there are none.
         """
         if not self._queue.tokens and not self._decoding:
             self._land_launched(budget)
-        return self._queue.take(budget)
+        return self._queue.take(budget, limits)
 
     def _land_launched(self, budget: int) -> None:
         """Queue sequences whose transfers were launched, few enough for one step."""

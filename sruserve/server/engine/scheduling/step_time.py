@@ -7,6 +7,9 @@ time of one row is reached at 16 rows on a CPU, and at thousands of rows on a GP
 from math import inf
 
 _TARGET_SECONDS = 0.05  # target for the longest step, on a device that nothing else uses
+# Target for a step that other tenants may wait for. What a step takes by itself is at most 1/8 of
+# it, so its rows hardly take longer than those of a longest step.
+_SHORT_SECONDS, _OWN_TIMES = 0.01, 8
 _SMALL_ROWS = 8  # a step with at most 8 rows takes hardly longer than a step of one row
 _FASTER_WEIGHT = 0.3  # weight of a measurement below the average
 _MAX_GROWTH = 1.03  # factor by which one measurement above the average may raise it
@@ -32,11 +35,20 @@ class StepTime:
     @property
     def rows(self) -> int:
         """Rows that the next step may have."""
-        if self._own_seconds + self._row_seconds * self._bound <= self._target_seconds:
+        return self._rows_within(self._target_seconds)
+
+    @property
+    def short_rows(self) -> int:
+        """Rows that the next step may have if other tenants may wait for its end."""
+        short = max(_SHORT_SECONDS, _OWN_TIMES * self._own_seconds)
+        return self._rows_within(min(self._target_seconds, short))
+
+    def _rows_within(self, seconds: float) -> int:
+        if self._own_seconds + self._row_seconds * self._bound <= seconds:
             return self._bound
         if not self._row_seconds:
             return self._min_rows
-        rows = int((self._target_seconds - self._own_seconds) / self._row_seconds)
+        rows = int((seconds - self._own_seconds) / self._row_seconds)
         return min(self._bound, max(self._min_rows, rows))
 
     def shared(self, parts: int, rows: int) -> int:

@@ -12,6 +12,7 @@ from sruserve.model.folder import Model
 from sruserve.server.engine.config import EngineConfig
 from sruserve.server.engine.job import Classified, Generated, Job, JobKind, Sampling, SequenceInput
 from sruserve.server.engine.result_dispatcher import _Message
+from sruserve.server.engine.scheduling import company
 from sruserve.server.engine.scheduling.step_time import StepTime
 from tests.server.engine.driver import Driver, Submission
 from tests.support import random_model
@@ -162,14 +163,20 @@ def test_tenants_get_as_many_tokens_where_not_all_completions_fit_a_step(model: 
 class Measured(StepTime):
     """A device that takes as long for a step as for ten rows of it, whatever the machine does."""
 
+    row_seconds = 1e-7
+
     def learn(self, rows: int, tokens: int, seconds: float) -> None:
-        self._own_seconds, self._row_seconds = 1e-6, 1e-7
+        self._own_seconds, self._row_seconds = 10 * self.row_seconds, self.row_seconds
 
 
-def measured(driver: Watched) -> Watched:
+class Slower(Measured):
+    row_seconds = 1e-4
+
+
+def measured(driver: Watched, device: type[Measured] = Measured) -> Watched:
     """The same engine on such a device."""
     scheduler, max_rows = driver.engine._scheduler, EngineConfig().max_batch_tokens
-    scheduler._decode_time, scheduler._input_time = Measured(max_rows, 64), Measured(max_rows, 128)
+    scheduler._decode_time, scheduler._input_time = device(max_rows, 64), device(max_rows, 128)
     return driver
 
 
@@ -212,6 +219,93 @@ def test_a_reader_is_half_as_fast_beside_any_number_of_another_tenant(
         await driver.end()
 
     with measured(Watched(model)) as driver:
+        asyncio.run(run(driver))
+
+
+def test_a_tenant_that_only_reads_has_its_share_of_a_step_for_that(model: Model) -> None:
+    async def run(driver: Watched) -> None:
+        driver.complete(200, tenant="many", stream=True)
+        await driver.until(lambda: driver.counts.sequences.count(200) > 1)
+        mine = driver.read(1, 31, tenant="mine")
+        assert await driver.steps(mine) <= 2  # one may run already
+        assert 2 * 30 + 10 in driver.counts.tokens  # half of the time of that step
+        driver.read(1024, 200, tenant="many")  # its inputs take an eighth, and half of the others'
+        await driver.until_read(5000)
+        assert await driver.steps(driver.read(1, 31, tenant="mine")) <= 3
+        await driver.end()
+
+    with measured(Watched(model)) as driver:
+        asyncio.run(run(driver))
+
+
+def test_a_tenant_reads_with_what_its_completions_leave_of_its_share(model: Model) -> None:
+    async def run(driver: Watched) -> None:
+        driver.complete(2, tenant="many", stream=True)
+        for tenant in ("many", "other"):
+            driver.read(1024, 200, tenant=tenant)
+        mine = driver.complete(1, tenant="mine", stream=True)
+        await driver.until(lambda: _token_count(mine) > 100)
+        assert set(driver.counts.tokens[-20:]) == {23}  # three times the time of a row, all in use
+        await driver.end()
+
+    with measured(Watched(model)) as driver:
+        asyncio.run(run(driver))
+
+
+@pytest.mark.parametrize(("device", "burst"), [(Measured, 16), (Slower, 2)])
+def test_completions_that_take_turns_decode_for_5_ms_in_each(
+    model: Model, device: type[Measured], burst: int
+) -> None:
+    async def run(driver: Watched) -> None:
+        driver.complete(200, tenant="many", stream=True)
+        await driver.until(lambda: driver.counts.sequences.count(200) > 1)
+        ids = SequenceInput(driver.ids("Hi"))
+        mine = driver.job(JobKind.GENERATE, [ids], sampling=Sampling(max_tokens=97), tenant="mine")
+        assert await driver.steps(mine) <= 96 // burst + 3  # its input, and a step that ran
+        assert driver.counts.sequences[driver.ended[mine.job] - 1] == 12
+        await driver.end()
+
+    with measured(Watched(model), device) as driver:
+        asyncio.run(run(driver))
+
+
+@pytest.fixture
+def long_company(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenant is expected again for an hour."""
+    monkeypatch.setattr(company, "_SECONDS", 3600.0)
+
+
+@pytest.mark.usefixtures("long_company")
+def test_steps_of_inputs_stay_short_while_another_tenant_may_come_again(model: Model) -> None:
+    async def run(driver: Watched) -> None:
+        driver.read(100, 10_000, tenant="many")
+        await driver.until(lambda: 490 in driver.counts.tokens)  # 50 ms
+        mine = driver.read(1, 5, tenant="mine")
+        await driver.steps(mine)
+        before = driver.ended[mine.job]
+        await driver.until(lambda: driver.counts.calls["step"] > before + 5)
+        assert set(driver.counts.tokens[before:]) == {128}  # 13 ms
+        await driver.end()
+
+    with measured(Watched(model), Slower) as driver:
+        asyncio.run(run(driver))
+
+
+@pytest.mark.usefixtures("long_company")
+def test_steps_of_completions_stay_short_while_another_tenant_may_come_again(
+    model: Model,
+) -> None:
+    async def run(driver: Watched) -> None:
+        driver.complete(200, tenant="many", stream=True)
+        await driver.until(lambda: driver.counts.sequences.count(200) > 1)
+        mine = driver.read(1, 5, tenant="mine")
+        await driver.steps(mine)
+        before = driver.ended[mine.job]
+        await driver.until(lambda: driver.counts.calls["step"] > before + 5)
+        assert set(driver.counts.sequences[before:]) == {90}  # 10 ms
+        await driver.end()
+
+    with measured(Watched(model), Slower) as driver:
         asyncio.run(run(driver))
 
 

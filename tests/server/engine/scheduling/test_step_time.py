@@ -22,6 +22,17 @@ def test_a_slow_one_takes_as_many_as_a_short_step_has() -> None:
     assert 480 < times.rows < 520
 
 
+def test_a_short_step_has_rows_for_10_ms_or_for_8_times_what_it_takes_by_itself() -> None:
+    """Each row takes 0.1 ms."""
+    for own, short, rows in (0.001, 90, 490), (0.004, 280, 460), (0.01, 400, 400):
+        times = StepTime(4096, 64)
+        for _ in range(200):
+            times.learn(1, 1, own + 0.0001)
+            times.learn(300, 300, own + 0.03)
+        assert times.short_rows == pytest.approx(short, rel=0.05)
+        assert times.rows == pytest.approx(rows, rel=0.05)
+
+
 def test_a_slow_first_step_is_forgotten_if_none_as_small_comes_again() -> None:
     times = StepTime(4096, 64)
     times.learn(8, 8, 0.2)
