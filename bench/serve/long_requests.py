@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Punctuation, Sequence, WhitespaceSplit
 
-from sruserve.server.http.json_limits import MAX_JSON_CONTAINERS, MAX_JSON_VALUES
+from sruserve.server.json_limits import MAX_JSON_CONTAINERS, MAX_JSON_VALUES
 from tests.support import save_random_model
 
 _CHARACTERS = [10, *range(32, 127), *range(0x80, 0xC0), *range(0xC2, 0xF5)]  # all of UTF-8

@@ -10,7 +10,11 @@ from pydantic_core import from_json
 
 from sruserve.batch.errors import InputError
 from sruserve.batch.source import MAX_LINE_BYTES, Source
+from sruserve.server.json_limits import PARTS, JsonBounds, json_excess
 
+# They keep the memory of a line below half a gigabyte.
+_JSON_BOUNDS = JsonBounds(containers=1 << 18, values=1 << 22, digits=MAX_LINE_BYTES)
+_MAX_ROW_PARTS = 1 << 20  # commas and lines of a row of CSV: it has no more fields
 _TEXT_COLUMNS = ("text", "input", "prompt")
 
 
@@ -98,6 +102,10 @@ def _texts(last: int, lines: bytes) -> Record | Texts:
 
 
 def _json(number: int, line: bytes, column: str | None) -> Record:
+    excess = json_excess(line, _JSON_BOUNDS)
+    if excess is not None:
+        limit = f"{_JSON_BOUNDS[excess]:,} {PARTS[excess]}"
+        return Record(number, problem=f"the line has more than {limit}: split it")
     try:
         value = from_json(line)  # unlike Python's own, it refuses lone surrogates
     except ValueError as error:
@@ -111,9 +119,11 @@ def _json(number: int, line: bytes, column: str | None) -> Record:
 
 def _rows(source: Source, column: str | None) -> Iterator[Record]:
     csv.field_size_limit(MAX_LINE_BYTES)
-    rows = csv.reader(_Decoded(source))
+    lines = _RowLines(source)
+    rows = csv.reader(lines)
     place: int | None = None
     while True:
+        lines.begin_row()
         try:
             row = next(rows, None)
         except (csv.Error, InputError) as error:
@@ -132,11 +142,19 @@ def _rows(source: Source, column: str | None) -> Iterator[Record]:
             yield Record(source.line, problem=problem)
 
 
-class _Decoded:
-    """The lines of a source as texts. No generator, which would end with its first error."""
+class _RowLines:
+    """The lines of a source as texts, for one row of CSV after the other, each of bounded size.
+
+    It is no generator, which would end with its first error.
+    """
 
     def __init__(self, source: Source) -> None:
         self._source, self._lines = source, iter(source)
+        self.begin_row()
+
+    def begin_row(self) -> None:
+        """Begin a row: only its own lines count."""
+        self._bytes = self._parts = 0
 
     def __iter__(self) -> Iterator[str]:
         return self
@@ -145,13 +163,19 @@ class _Decoded:
         line = next(self._lines)
         if line is None:
             raise InputError(f"a line has more than {MAX_LINE_BYTES:,} bytes")
+        self._bytes += len(line)
+        self._parts += line.count(b",") + 1
+        if self._bytes > MAX_LINE_BYTES or self._parts > _MAX_ROW_PARTS:
+            raise InputError(
+                f"it has more than {MAX_LINE_BYTES:,} bytes, or {_MAX_ROW_PARTS:,} commas and lines"
+            )
         return line.decode("utf-8-sig" if self._source.line == 1 else "utf-8", "surrogateescape")
 
 
 def _cell(number: int, text: str) -> Record:
     try:
         text.encode()
-    except UnicodeEncodeError:  # of what `_Decoded` could not decode
+    except UnicodeEncodeError:  # of what `_RowLines` could not decode
         return Record(number, problem="the row is not UTF-8")
     return Record(number, text)
 

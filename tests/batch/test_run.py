@@ -18,6 +18,7 @@ from openai.types import Completion, CreateEmbeddingResponse
 from sruserve.api.local_model import LocalModel, make_request
 from sruserve.api.local_settings import local_settings
 from sruserve.batch import asking
+from sruserve.batch import records as record_lines
 from sruserve.batch import run as running
 from sruserve.batch import source as sources
 from sruserve.batch.answers import Answer, answer
@@ -287,6 +288,38 @@ def test_rows_of_csv_after_a_line_that_is_too_long_are_answered(
     (error,) = errors(tmp_path / "out")
     assert error["line"] == 3
     assert "a line has more than" in error["reason"]
+
+
+def test_a_row_of_csv_that_never_ends_is_wrong_and_never_in_memory(
+    local: Local, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_lines, "_MAX_ROW_PARTS", 20)
+    endless = b'"' + b'\nab","' * 30  # a quoted field ends and begins anew on each line
+    run(local("question"), b"text\nwho\n" + endless + b'"\nwhat\n', tmp_path / "out", "csv")
+    assert answers(tmp_path / "out")[0]["line"] == 2
+    reasons = [each["reason"] for each in errors(tmp_path / "out")]
+    assert any("or 20 commas and lines" in reason for reason in reasons)
+    monkeypatch.setattr(record_lines, "MAX_LINE_BYTES", 100)
+    long = b'"' + b"x\n" * 15 + b'"'
+    run(local("question"), b"text\nwho\n" + long, tmp_path / "lines", "csv")
+    assert len(answers(tmp_path / "lines")) == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b'{"input": [%s[]]}' % (b"[]," * 262_144), "262,144 lists, objects and fields"),
+        (b'{"input": [%s0]}' % (b"0," * 4_194_304), "4,194,304 values"),
+    ],
+    ids=["lists", "values"],
+)
+def test_a_line_of_millions_of_tiny_parts_is_refused_unread(line: bytes, reason: str) -> None:
+    text = jsonl({"input": "[:,{" * 262_145})
+    wrong, right = records(Source(io.BytesIO(line + b"\n" + text)), Format.JSONL, "input")
+    assert isinstance(wrong, Record)
+    assert isinstance(right, Record)
+    assert wrong.problem == f"the line has more than {reason}: split it"
+    assert right.problem is None
 
 
 @pytest.mark.parametrize(

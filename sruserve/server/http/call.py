@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Protocol
 from urllib.parse import parse_qs
 
 from sruserve.server.errors import BodyTooLarge, Draining, ServeError, UnsupportedMediaType
-from sruserve.server.http.json_limits import check_json_size
 from sruserve.server.http.shortcuts import take_body, write_reply
+from sruserve.server.json_limits import check_json_size
 from sruserve.server.observation.observation import Description
 from sruserve.server.observation.traceparent import read_traceparent
 from sruserve.server.offload import LONG_BYTES, offload, owner

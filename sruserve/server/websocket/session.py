@@ -11,7 +11,7 @@ from sruserve.server.budget import Hold
 from sruserve.server.engine.job import Snapshot, StateOutput
 from sruserve.server.errors import InvalidRequest, MalformedBody, ServeError, StateWrongModel
 from sruserve.server.http.call import Send
-from sruserve.server.http.json_limits import check_json_size
+from sruserve.server.json_limits import check_json_size
 from sruserve.server.json_output import json_bytes, long_json
 from sruserve.server.metrics.metrics import UNKNOWN_MODEL
 from sruserve.server.observation.observation import Description

@@ -8,7 +8,7 @@ from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2 as proto
 
 from sruserve.server.errors import InputTooLong, InvalidRequest, MalformedBody
-from sruserve.server.http.json_limits import MAX_JSON_CONTAINERS
+from sruserve.server.json_limits import MAX_JSON_CONTAINERS
 from sruserve.server.kserve.datatypes import BYTES, NUMBERS, check_count, check_datatype
 from sruserve.server.kserve.grpc.parts import MAX_FIELDS, check_fields
 from sruserve.server.kserve.http.binary import read_binary, write_binary

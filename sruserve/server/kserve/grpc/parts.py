@@ -4,7 +4,7 @@ from functools import cache
 from typing import Any
 
 from sruserve.server.errors import InputTooLong
-from sruserve.server.http.json_limits import MAX_JSON_CONTAINERS
+from sruserve.server.json_limits import MAX_JSON_CONTAINERS
 
 MAX_FIELDS = MAX_JSON_CONTAINERS + (
     1 << 12

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sruserve.server.errors import InputTooLong
-from sruserve.server.http.json_limits import (
+from sruserve.server.json_limits import (
     MAX_JSON_CONTAINERS,
     MAX_JSON_VALUES,
     _counted,

@@ -1,9 +1,11 @@
-"""Limit the containers and values in request JSON, because parsing blocks all other threads.
+"""Limit the containers and values in JSON: parsing them takes memory, and blocks all threads.
 
-The limits keep that time below about 50 ms on a core of 2.5 GHz. Strings do not count.
+The limits of requests keep that time below about 50 ms on a core of 2.5 GHz. Strings do not count.
 """
 
 from collections.abc import Iterable, Iterator
+from operator import le
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,30 +20,48 @@ _QUOTE, _BACKSLASH = ord('"'), b"\\"
 _DIGITS = b"0123456789 \t\r\n"
 
 
+class JsonBounds(NamedTuple):
+    """The most that a JSON text may have; `containers` is the smallest of these numbers.
+
+    containers: lists, objects and fields. digits: with white space, outside of strings.
+    """
+
+    containers: int
+    values: int
+    digits: int
+
+
+_OF_BODIES = JsonBounds(MAX_JSON_CONTAINERS, MAX_JSON_VALUES, MAX_JSON_DIGITS)
+# What each bound counts, and what to do about too many.
+PARTS = ("lists, objects and fields", "values", "digits and spaces outside of strings")
+_REMEDIES = (
+    "send fewer inputs or steps at once, the rest with `state`, or binary tensors to /v2",
+    "send fewer at once, the rest with `state`, or binary tensors to /v2",
+    "send fewer digits, and less white space",
+)
+
+
 def check_json_size(json: bytes) -> None:
     """Raise `InputTooLong` if parsing `json` would block for too long."""
-    if len(json) <= MAX_JSON_CONTAINERS:
-        return  # there cannot be more parts than bytes
-    count_digits = len(json) > MAX_JSON_DIGITS
-    *_, (parts, values, digits) = _counted(_pieces(json), count_digits)
-    if parts <= MAX_JSON_CONTAINERS and values <= MAX_JSON_VALUES and digits <= MAX_JSON_DIGITS:
-        return
-    for parts, values, digits in _counted(_without_strings(json), count_digits):
-        if parts > MAX_JSON_CONTAINERS:
-            raise InputTooLong(
-                f"the body has more than {MAX_JSON_CONTAINERS} lists, objects and fields: send "
-                "fewer inputs or steps at once, the rest with `state`, or binary tensors to /v2"
-            )
-        if values > MAX_JSON_VALUES:
-            raise InputTooLong(
-                f"the body has more than {MAX_JSON_VALUES} values: send fewer at once, the rest "
-                "with `state`, or binary tensors to /v2"
-            )
-        if digits > MAX_JSON_DIGITS:
-            raise InputTooLong(
-                f"the body has more than {MAX_JSON_DIGITS} digits and spaces outside of strings: "
-                "send fewer digits, and less white space"
-            )
+    kind = json_excess(json, _OF_BODIES)
+    if kind is not None:
+        limit = f"{_OF_BODIES[kind]} {PARTS[kind]}"
+        raise InputTooLong(f"the body has more than {limit}: {_REMEDIES[kind]}")
+
+
+def json_excess(json: bytes, bounds: JsonBounds) -> int | None:
+    """Return the index of the first bound that a JSON text exceeds, or None."""
+    if len(json) <= bounds.containers:
+        return None  # there cannot be more parts than bytes
+    count_digits = len(json) > bounds.digits
+    *_, counts = _counted(_pieces(json), count_digits)
+    if all(map(le, counts, bounds)):
+        return None
+    for counts in _counted(_without_strings(json), count_digits):
+        for kind, bound in enumerate(bounds):
+            if counts[kind] > bound:
+                return kind
+    return None
 
 
 def _pieces(json: bytes, size: int = _PIECE) -> Iterator[bytes]:
