@@ -54,9 +54,13 @@ lint: $(VENV)/.test  ## Run ruff and mypy
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
+# A burst of each family whose steps are not one kernel; the other tests of that file take minutes.
+BURSTS := $(foreach family,lstm gru rnn atr srupp,\
+	'tests/gpu/test_other_layers.py::test_a_captured_burst_picks_what_its_launches_do[$(family)]')
+
 interpreted: $(VENV)/.test
 	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/interpreted \
-		tests/gpu/test_engine.py
+		tests/gpu/test_engine.py $(BURSTS)
 
 compiled: $(VENV)/.test $(OLDEST_TRITON) $(NEWEST_TRITON)  ## Compile the GPU kernels that have changed, and store what the tests check
 	OLDEST_TRITON=$(OLDEST_TRITON) NEWEST_TRITON=$(NEWEST_TRITON) OMP_NUM_THREADS=1 \

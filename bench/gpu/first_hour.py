@@ -1,6 +1,6 @@
 """The first hour on a borrowed GPU: five stages of ten minutes at most, which write as they go.
 
-    python -m bench.gpu first-hour --stage 1 --results FOLDER
+    python -m bench.gpu first-hour --stage 1   # or with --results FOLDER
 
 1: the server's own checks, and equal bits. 2: the scan, layers and decoding, timed. 3: tests/gpu in
 many processes. 4: candidates (`--candidates`), tiles, and a hundred thousand streams. 5: races and
@@ -140,7 +140,12 @@ def first_hour(arguments: Sequence[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--stage", type=int, choices=STAGES, required=True)
-    parser.add_argument("--results", type=Path, required=True, help="folder for all that it finds")
+    parser.add_argument(
+        "--results",
+        type=Path,
+        default=ROOT / "build" / "first-hour",
+        help="folder for all that it finds; default: %(default)s",
+    )
     parser.add_argument("--quick", action="store_true", help="tiny shapes, to try it")
     parser.add_argument(
         "--budget-s", type=float, default=_STAGE_SECONDS, help="default: %(default)s"

@@ -31,6 +31,7 @@ class Configuration:
     registers: the most that a thread may take.
     barriers: the most `bar.sync` in the PTX; values that move between threads cost two each.
     contains: capability -> a pattern that must occur in the PTX, such as an MMA instruction.
+    blocks: the fewest that must fit on a multiprocessor at a time.
     sums_from_zero: whether every product's sum has to start from zero, and not from a bias.
     capabilities: what it is compiled for.
     """
@@ -44,6 +45,7 @@ class Configuration:
     registers: int = 255
     barriers: int = 1000
     contains: dict[int, str] = field(default_factory=dict)
+    blocks: int = 1
     sums_from_zero: bool = False
     capabilities: tuple[int, ...] = CAPABILITIES
 
@@ -113,6 +115,14 @@ def scan_configurations() -> Iterator[Configuration]:
     for width, split in ((500, 500), (504, 252), (4, 2)):  # blocks that the width does not fill
         name = f"scan-bf16-of-{width}-{split}"
         yield scan_form(name, "bf16", tiles.SCAN_16_BIT, width, split, Cell(), True)
+    for dtype, tile in (
+        ("fp32", tiles.SCAN_FLOAT32),
+        ("bf16", tiles.SCAN_16_BIT),
+        ("bf16", tiles.SCAN_16_BIT_FEW),
+    ):
+        name = f"scan-{dtype}-{tile.channels}"
+        newest = scan_form(name, dtype, tile, 512, 256, Cell(), True)
+        yield replace(newest, capabilities=(100,))
     # Rows that no 4-byte copy can read: as correct, but not as fast.
     odd = scan_form("scan-bf16-of-501", "bf16", tiles.SCAN_16_BIT, 501, 501, Cell(), True)
     yield replace(odd, async_copies=0)
@@ -156,5 +166,6 @@ def scan_form(
         async_copies=tile.stages * (4 * tile.steps * row // (16 * 32 * tile.warps)),
         registers=128,
         barriers=8,
+        blocks=7,
         capabilities=(90,),
     )

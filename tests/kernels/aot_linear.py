@@ -30,10 +30,11 @@ MMA = {
     100: r"\A(?![\s\S]*wgmma)(?![\s\S]*mma\.sync\.)[\s\S]*tcgen05\.mma",
 }
 FMA = dict.fromkeys(PLACES, r"fma\.rn\.f32")
-# Between the last load and the last store, which may overwrite what another warp loads.
+# After the last load the output is stored, and behind a barrier the states, which another warp may
+# have loaded from the same place.
+_NO_LOAD = r"(?:(?!(?:ld|atom|red)\.global)[\s\S])*"
 SETTLED = (
-    r"ld\.global(?:(?!ld\.global)[\s\S])*bar\.sync(?:(?!ld\.global)[\s\S])*st\.global"
-    r"(?![\s\S]*ld\.global)"
+    rf"ld\.global{_NO_LOAD}st\.global{_NO_LOAD}bar\.sync{_NO_LOAD}st\.global(?![\s\S]*ld\.global)"
 )
 # Before the wait nothing is read that another kernel may write.
 EARLY = r"\A(?=(?:(?!ld\.global|cp\.async|st\.global)[\s\S])*griddepcontrol\.wait)[\s\S]*?"
@@ -65,6 +66,15 @@ def linear_configurations() -> Iterator[Configuration]:
     for dtype, rows in ((BF16, 1), (BF16, 2), (FP32, 8)):
         tile = tiles.decode_tile(rows, dtype, (9, 0), fast=True)
         yield product_form(tile, dtype, WIDTH, PROJECTED, 90, index=True)
+    blackwell = PLACES[100]
+    for dtype in (BF16, FP32):
+        tile = tiles.linear_tile(3 * WIDTH, dtype, blackwell)
+        yield product_form(tile, dtype, PROJECTED, 3 * WIDTH, 100)
+        logits = tiles.decode_tile(1, dtype, blackwell)
+        yield product_form(logits, dtype, WIDTH, 256, 100, head=True)
+    for rows in (1, _LARGE_BATCH):
+        tile = tiles.decode_tile(rows, BF16, blackwell, fast=rows > 1)
+        yield product_form(tile, BF16, WIDTH, PROJECTED, 100, index=True)
 
 
 def descriptor_configurations() -> Iterator[Configuration]:
@@ -113,6 +123,9 @@ def step_configurations() -> Iterator[Configuration]:
         for inputs, rows in ((200, 1), (203, 1), (203, _LARGE_BATCH)):
             tile = tiles.step_tile(rows, BF16, place, fast=rows > 1)
             yield step_form(tile, BF16, inputs, 94, SRU, capability, index=True)
+    for dtype, rows in ((BF16, 1), (BF16, _LARGE_BATCH), (FP32, 1)):
+        tile = tiles.step_tile(rows, dtype, PLACES[100], fast=rows > 1)
+        yield step_form(tile, dtype, PROJECTED, WIDTH, SRU_OF_4, 100)
     for dtype, rows, cell, capabilities in (
         (BF16, 1, SRU, EVERY_CAPABILITY),
         (BF16, 2, SRU_OF_4, (90,)),
@@ -122,7 +135,7 @@ def step_configurations() -> Iterator[Configuration]:
             tile = tiles.step_tile(rows, dtype, PLACES[capability], fast=True)
             step = step_form(tile, dtype, PROJECTED, WIDTH, cell, capability)
             # Several warps hold the same states, which are often replaced in place.
-            yield replace(step, contains={capability: SETTLED})
+            yield replace(step, contains={capability: step.contains[capability] + SETTLED})
 
 
 def sample_configurations() -> Iterator[Configuration]:
@@ -133,7 +146,7 @@ def sample_configurations() -> Iterator[Configuration]:
     for vocabulary, capabilities in (
         (5, (80,)),
         (95, (90,)),
-        (256, CAPABILITIES),
+        (256, EVERY_CAPABILITY),
         (tiles.SAMPLE_VOCABULARY, (80,)),
     ):
         block = max(32, triton.next_power_of_2(vocabulary))

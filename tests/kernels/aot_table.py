@@ -23,20 +23,25 @@ import triton
 
 from tests.kernels import aot
 from tests.kernels.aot_compile import Facts, compile_ahead, key
+from tests.kernels.occupancy import blocks
 
 MODULE = "tests.kernels.aot_table"
 TABLE = Path(__file__).with_name("compiled.csv")
 # The folders of other Tritons than the installed one, if there are any.
 FOLDERS = [os.environ[name] for name in ("OLDEST_TRITON", "NEWEST_TRITON") if name in os.environ]
-COLUMNS = ("form", "triton", *(each.name for each in fields(Facts)), "key")
+COLUMNS = ("form", "triton", *(each.name for each in fields(Facts)), "blocks", "key")
 
 
 class Row(NamedTuple):
-    """What one Triton says of one form, and the digest of all that this depends on."""
+    """What one Triton says of one form, and the digest of all that this depends on.
+
+    blocks: of the form on a multiprocessor at a time, which follows from the facts.
+    """
 
     form: str
     triton: str
     facts: Facts
+    blocks: int
     key: str
 
 
@@ -52,7 +57,8 @@ class Answer:
 def stored() -> list[Row]:
     with TABLE.open(newline="") as file:
         return [
-            Row(row["form"], row["triton"], _facts(row), row["key"]) for row in csv.DictReader(file)
+            Row(row["form"], row["triton"], _facts(row), int(row["blocks"]), row["key"])
+            for row in csv.DictReader(file)
         ]
 
 
@@ -61,7 +67,7 @@ def store(rows: Iterable[Row]) -> None:
         table = csv.writer(file, lineterminator="\n")
         table.writerow(COLUMNS)
         for row in rows:
-            table.writerow((row.form, row.triton, *astuple(row.facts), row.key))
+            table.writerow((row.form, row.triton, *astuple(row.facts), row.blocks, row.key))
 
 
 def ask() -> list[Answer]:
@@ -113,6 +119,12 @@ def facts_now(answer: Answer) -> dict[str, Facts]:
     return present | answer.compiled
 
 
+def blocks_of(form: str, facts: Facts) -> int:
+    """How many blocks of a form fit on a multiprocessor of its capability."""
+    wanted, capability = aot.forms()[form]
+    return blocks(facts.registers, facts.shared_bytes, wanted.options["num_warps"], capability)
+
+
 def _facts(numbers: Mapping[str, str | int]) -> Facts:
     return Facts(**{each.name: int(numbers[each.name]) for each in fields(Facts)})
 
@@ -124,7 +136,7 @@ def main() -> None:
     answers = sorted(ask(), key=lambda answer: answer.triton)
     every = [(answer, facts_now(answer)) for answer in answers]
     store(
-        Row(form, answer.triton, facts[form], answer.keys[form])
+        Row(form, answer.triton, facts[form], blocks_of(form, facts[form]), answer.keys[form])
         for form in aot.forms()
         for answer, facts in every
     )

@@ -15,13 +15,9 @@ pytest.importorskip("triton")
 from tests.kernels import aot, aot_table
 from tests.kernels.aot_compile import Facts
 from tests.kernels.aot_table import Answer
+from tests.kernels.occupancy import blocks
 
 ROOT = Path(__file__).parents[2]
-SHARED_BYTES = {
-    80: 166_912,
-    90: 232_448,
-    100: 232_448,
-}  # CUDA programming guide: the most of one block
 FORMS = aot.forms()
 
 
@@ -40,14 +36,14 @@ def facts(answers: list[Answer]) -> dict[str, dict[str, Facts]]:
 def test_a_kernel_compiles_to_what_its_tile_promises(
     form: str, facts: dict[str, dict[str, Facts]]
 ) -> None:
-    configuration, capability = FORMS[form]
+    configuration, _ = FORMS[form]
     for version, each in facts.items():
         made = each[form]
         assert made.async_copies >= configuration.async_copies, version
         assert made.spill_bytes == 0, version
         assert made.registers <= configuration.registers, version
         assert made.barriers <= configuration.barriers, version
-        assert made.shared_bytes <= SHARED_BYTES[capability], version
+        assert aot_table.blocks_of(form, made) >= configuration.blocks, version
         assert made.lacks == 0, version
         assert not configuration.sums_from_zero or made.sums_from_others == 0, version
 
@@ -63,6 +59,7 @@ def test_what_is_stored_is_what_the_compilers_say_today(answers: list[Answer]) -
             row = mine[form]
             assert row is not None
             assert row.facts == made, f"{form} under Triton {answer.triton}"
+            assert row.blocks == aot_table.blocks_of(form, made), form
             sampled += 1
     assert sampled == len({configuration.kernel for configuration, _ in FORMS.values()})
 
@@ -74,6 +71,24 @@ def test_the_table_holds_each_form_once_for_each_triton_and_nothing_else() -> No
     assert len(versions) == 3
     held = Counter((row.form, row.triton) for row in aot_table.stored())
     assert held == Counter(product(FORMS, versions)), "`make compiled` stores what is missing"
+
+
+@pytest.mark.parametrize(
+    ("registers", "shared_bytes", "warps", "capability", "fit"),
+    [
+        pytest.param(32, 0, 4, 90, 16, id="warps"),
+        pytest.param(32, 0, 1, 90, 32, id="blocks"),
+        pytest.param(129, 0, 4, 90, 3, id="registers-in-units-of-8"),
+        pytest.param(255, 0, 16, 90, 0, id="too-many-registers"),
+        pytest.param(32, 232_448, 4, 90, 1, id="the-most-shared-memory-of-a-block"),
+        pytest.param(32, 232_449, 4, 90, 0, id="too-much-shared-memory"),
+        pytest.param(32, 166_912, 4, 80, 1, id="the-most-of-a-block-on-Ampere"),
+    ],
+)
+def test_blocks_fit_by_registers_warps_and_shared_memory(
+    registers: int, shared_bytes: int, warps: int, capability: int, fit: int
+) -> None:
+    assert blocks(registers, shared_bytes, warps, capability) == fit
 
 
 def test_every_candidate_is_compiled_for_every_capability_that_has_its_instructions() -> None:

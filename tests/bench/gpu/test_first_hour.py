@@ -48,6 +48,25 @@ def test_a_red_step_is_told_and_the_next_one_runs(
     assert "Look at: the bits" in out
 
 
+def test_without_a_folder_the_results_are_in_the_checkouts_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ROOT", tmp_path)
+    monkeypatch.setitem(module.STAGES, 1, Stage((python("good", "print('said')"),), "the bits"))
+    assert first_hour(["--stage", "1"]) == 0
+    assert (tmp_path / "build" / "first-hour" / "stage-1-good.log").read_text() == "said\n"
+
+
+def test_steps_share_the_compiled_kernels_in_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tells = "import os; print(os.environ['TRITON_CACHE_DIR'])"
+    run(monkeypatch, tmp_path, python("first", tells), python("second", tells))
+    for step in ("first", "second"):
+        log = tmp_path / f"stage-1-{step}.log"
+        assert log.read_text() == f"{tmp_path / 'triton-cache'}\n"
+
+
 def test_a_line_that_was_cut_off_hides_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,8 +13,10 @@ import pytest
 
 from sruserve.model.folder import Model
 from sruserve.server.engine.config import EngineConfig
+from sruserve.server.engine.engine import _STEPS_BESIDE
 from sruserve.server.engine.graph_decoder import GraphDecoder
 from sruserve.server.engine.job import Generated, JobKind, Sampling, SequenceInput, StateOutput
+from sruserve.server.engine.model_runner import ModelRunner
 from sruserve.server.errors import EngineFailure
 from tests.server.engine.driver import Driver, Submission, same_state
 from tests.server.engine.graph_stand_in import on_graphs
@@ -207,6 +209,39 @@ def test_a_burst_is_launched_before_the_last_one_is_collected(
     driver, events = graphs
     seen = launches(events, driver, 1 + 5 * BURST)
     assert seen == ["launch", *["launch", "collect"] * 4, "collect"]
+
+
+def test_a_text_decodes_in_short_bursts_beside_the_steps_of_a_long_prompt(
+    graphs: tuple[Driver, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (driver, _), seen = graphs, list[str]()
+    launch, step = ModelRunner.launch, ModelRunner.step
+
+    def noted_launch(runner: ModelRunner, sequences: Any, steps: int, alone: bool) -> Any:
+        seen.append(f"{steps} steps" + " alone" * alone)
+        return launch(runner, sequences, steps, alone)
+
+    def noted_step(runner: ModelRunner, batch: Any, *rest: Any) -> Any:
+        seen.append("inputs")
+        assert not batch.decodes, "the text is in a graph"
+        return step(runner, batch, *rest)
+
+    async def run() -> None:
+        text = streamed(driver, 1, 10_000)
+        await driver.until(lambda: bool(text.by_item))
+        seen.clear()
+        monkeypatch.setattr(ModelRunner, "launch", noted_launch)
+        monkeypatch.setattr(ModelRunner, "step", noted_step)
+        await driver.score("To be " * 100)
+        text.job.done.cancel()
+        await driver.until(lambda: not driver.engine.busy)
+
+    asyncio.run(run())
+    first = seen.index("inputs")
+    last = len(seen) - seen[::-1].index("inputs")
+    beside = f"{_STEPS_BESIDE} steps"
+    assert seen[first - 1 : last] == [beside, "inputs"] * ((last - first + 1) // 2)
+    assert seen.count("inputs") > 3
 
 
 def test_the_end_of_one_stream_shortens_no_burst_of_others(

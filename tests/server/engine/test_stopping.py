@@ -11,6 +11,7 @@ import torch
 
 from sruserve.kernels import captures
 from sruserve.model.network import Network
+from sruserve.server.engine import engine as module
 from sruserve.server.engine.config import EngineConfig
 from sruserve.server.engine.job import (
     JobKind,
@@ -18,12 +19,16 @@ from sruserve.server.engine.job import (
     SequenceInput,
 )
 from sruserve.server.engine.model_runner import ModelRunner
+from sruserve.server.engine.scheduling.step_time import StepTime
+from sruserve.server.engine.state_cache.copy_stream import copy_stream_for
+from sruserve.server.engine.state_cache.manager import StateManager
 from sruserve.server.errors import (
     Draining,
     EngineFailure,
 )
 from tests.cuda_stand_in import GPU, StandInCuda
 from tests.server.engine.driver import Driver
+from tests.server.engine.graph_stand_in import on_graphs
 from tests.server.engine.long_text import TEXT
 from tests.support import random_model
 
@@ -136,3 +141,40 @@ def test_so_does_an_engine_that_does_not_get_warm(
     with pytest.raises(EngineFailure, match="out of registers"), driver:
         pytest.fail("it was started")
     assert not cuda.running
+
+
+@pytest.mark.parametrize(
+    ("on_gpu", "step_seconds", "steps"),
+    [
+        pytest.param(True, 0.0, 64, id="on-a-GPU"),
+        pytest.param(True, 1e-3, 12, id="on-a-slow-GPU"),
+        pytest.param(True, 1.0, 1, id="on-one-whose-steps-take-long"),
+        pytest.param(False, 1e-3, 16, id="on-a-CPU"),
+    ],
+)
+def test_a_burst_is_as_long_as_its_device_and_the_learned_time_of_a_step_allow(
+    on_gpu: bool, step_seconds: float, steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, launched = random_model(tmp_path / "lm"), list[int]()
+    launch = ModelRunner.launch
+
+    def noted(runner: ModelRunner, sequences: Any, steps: int, alone: bool) -> Any:
+        launched.append(steps)
+        return launch(runner, sequences, steps, alone)
+
+    monkeypatch.setattr(ModelRunner, "launch", noted)
+    monkeypatch.setattr(StepTime, "seconds", lambda *_: step_seconds)
+    monkeypatch.setattr(captures, "_capture_streams", {})
+    StandInCuda(monkeypatch)
+    # Its tensors are on the CPU, where the stand-in for graphs computes.
+    cpu = torch.device("cpu")
+    monkeypatch.setattr(module, "ModelRunner", lambda _, pool: ModelRunner(model, pool))
+    monkeypatch.setattr(
+        module,
+        "StateManager",
+        lambda layout, limits, _, copies: StateManager(layout, limits, cpu, copies),
+    )
+    served = replace(model, network=OnGpu(model.network)) if on_gpu else model
+    with on_graphs(model), Driver(served, copy_stream=copy_stream_for(cpu)) as driver:
+        asyncio.run(driver.generate("Hello", 100))
+    assert set(launched[:-1]) == {steps}
