@@ -91,6 +91,14 @@ def test_blocks_fit_by_registers_warps_and_shared_memory(
     assert blocks(registers, shared_bytes, warps, capability) == fit
 
 
+def test_every_kernel_is_compiled_for_every_capability_that_can_run_it() -> None:
+    places: dict[str, set[int]] = {}
+    for wanted, capability in FORMS.values():
+        places.setdefault(wanted.kernel.__name__, set()).add(capability)
+    assert places.pop("descriptor_kernel") == {90}
+    assert set(map(frozenset, places.values())) == {frozenset(aot.EVERY_CAPABILITY)}
+
+
 def test_every_candidate_is_compiled_for_every_capability_that_has_its_instructions() -> None:
     names = [name for name in FORMS if name.startswith("candidate-")]
     for part in ("product", "step", "merged"):
