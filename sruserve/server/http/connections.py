@@ -26,18 +26,31 @@ class PeerConnections:
     """The connections of one client address.
 
     idle: the connections that wait for their client, the longest idle first.
+    stuck: those whose client does not read what it gets, the longest first.
     """
 
-    __slots__ = ("address", "idle", "open")
+    __slots__ = ("address", "idle", "open", "stuck")
 
     def __init__(self, address: str) -> None:
         self.address = address
         self.open = 0
         self.idle: dict[Connection, None] = {}
+        self.stuck: dict[Connection, None] = {}
+
+    def make_room(self) -> bool:
+        """Let a connection give way, an idle one first; returns whether there was one."""
+        connections = self.idle or self.stuck
+        if not connections:
+            return False
+        connection = next(iter(connections))
+        self.idle.pop(connection, None)
+        self.stuck.pop(connection, None)
+        connection.give_way()
+        return True
 
 
 class Connections:
-    """All open connections. At the limit, idle connections give way to new ones.
+    """All open connections. At the limit, idle connections give way to new ones, then stuck ones.
 
     One address may have half of the connections, so that it cannot keep all others out.
 
@@ -62,8 +75,7 @@ class Connections:
         if peer.open >= self._share:
             has_room = self._make_room(peer)
         elif self.open >= self.max_open:
-            idle_peers = [other for other in self._peers.values() if other.idle]
-            has_room = self._make_room(max(idle_peers, key=lambda other: other.open, default=peer))
+            has_room = self._make_room(self._largest_peer() or peer)
         if not has_room:
             return None
         self._peers[address] = peer
@@ -75,20 +87,22 @@ class Connections:
     def remove(self, connection: Connection, peer: PeerConnections) -> None:
         """Remove a closed connection."""
         peer.idle.pop(connection, None)
+        peer.stuck.pop(connection, None)
         peer.open -= 1
         self.open -= 1
         self._on_change(-1)
         if not peer.open:
             del self._peers[peer.address]
 
+    def _largest_peer(self) -> PeerConnections | None:
+        """The address with the most connections of those with idle ones, or else stuck ones."""
+        peers = self._peers.values()
+        giving = [peer for peer in peers if peer.idle] or [peer for peer in peers if peer.stuck]
+        return max(giving, key=lambda peer: peer.open, default=None)
+
     def _make_room(self, peer: PeerConnections) -> bool:
         self._log()
-        if not peer.idle:
-            return False
-        longest_idle = next(iter(peer.idle))
-        del peer.idle[longest_idle]
-        longest_idle.give_way()
-        return True
+        return peer.make_room()
 
     def _log(self) -> None:
         if (now := monotonic()) - self._logged >= _LOG_SECONDS:

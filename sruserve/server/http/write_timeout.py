@@ -10,6 +10,7 @@ _FULL_BYTES, _LOW_BYTES = 16 << 10, 4 << 10
 # The client has read at least this when a full transport resumes writing.
 _READ_BYTES = _FULL_BYTES - _LOW_BYTES
 _BYTES_PER_SECOND = 16 << 10  # a slower client uses up its time
+_STUCK_SECONDS = 1.0  # after which a client that has read too little gives way to new connections
 
 
 class WriteTimeout(asyncio.Protocol):
@@ -18,7 +19,8 @@ class WriteTimeout(asyncio.Protocol):
     A client may let the server wait for the time of an idle connection. The bytes that it reads
     restore some of that time.
 
-    A connection that is closing with unsent bytes gives way to new ones.
+    A connection that is closing with unsent bytes gives way to new ones, and so does one whose
+    client has read too little for a second, if no idle one is left.
     """
 
     loop: asyncio.AbstractEventLoop
@@ -48,7 +50,13 @@ class WriteTimeout(asyncio.Protocol):
         super().pause_writing()
         self._full_since = self.loop.time()
         self._full_bytes = self.transport.get_write_buffer_size()
-        remaining = self.timeout_keep_alive - self._spent_seconds
+        self._write_timer = self.loop.call_later(_STUCK_SECONDS, self._get_stuck)
+
+    def _get_stuck(self) -> None:
+        if not self.detached:
+            self._peer.stuck[self] = None
+        waited = self.loop.time() - self._full_since
+        remaining = self.timeout_keep_alive - self._spent_seconds - waited
         self._write_timer = self.loop.call_later(remaining, self.transport.abort)
 
     def resume_writing(self) -> None:
@@ -79,3 +87,5 @@ class WriteTimeout(asyncio.Protocol):
         if self._write_timer is not None:
             self._write_timer.cancel()
             self._write_timer = None
+            if not self.detached:
+                self._peer.stuck.pop(self, None)

@@ -60,6 +60,24 @@ def test_idle_connections_give_way_the_longest_idle_one_first(
             assert application.connections.open <= MAX_CONNECTIONS // 2
 
 
+def test_clients_that_do_not_read_their_replies_give_way_to_others(
+    running: tuple[httpx.Client, Application],
+) -> None:
+    client, application = running
+    client.close()
+    with ExitStack() as stack:
+        for _ in range(MAX_CONNECTIONS // 2):
+            connection = stack.enter_context(socket.socket())
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.connect((client.base_url.host, client.base_url.port or 0))
+            # More than the kernel takes of what nobody reads.
+            send(connection, 30 * b"GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n")
+        peers = application.connections._peers
+        until(lambda: sum(len(peer.stuck) for peer in peers.values()) == MAX_CONNECTIONS // 2)
+        with httpx.Client(base_url=client.base_url, timeout=60) as other:
+            assert other.get("/livez").status_code == 200
+
+
 def test_a_connection_that_waits_for_its_reply_does_not_give_way(serve: Serve) -> None:
     with serve("characters", max_connections=MAX_CONNECTIONS) as (client, application):
         engine = application.lifecycle.catalogue["characters"].engine

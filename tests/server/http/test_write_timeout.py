@@ -27,9 +27,11 @@ class Loop:
         self.due = float("inf")
 
     def wait(self, seconds: float) -> None:
-        self.now += seconds
-        if self.now >= self.due:
+        end = self.now + seconds
+        while self.due <= end:
+            self.now, self.due = self.due, float("inf")
             self._what()
+        self.now = end
 
 
 class Base(asyncio.Protocol):
@@ -95,6 +97,17 @@ def test_a_client_that_takes_a_little_now_and_then_is_hung_up_on() -> None:
         connection.turn(30)
         turns += 1
     assert turns == 3
+
+
+def test_a_client_that_takes_nothing_for_a_second_is_stuck_until_it_reads() -> None:
+    connection = Connection()
+    connection.pause_writing()
+    connection.clock.wait(0.9)
+    assert not connection._peer.stuck
+    connection.clock.wait(0.1)
+    assert list(connection._peer.stuck) == [connection]
+    connection.resume_writing()
+    assert not connection._peer.stuck
 
 
 def close(connection: Connection) -> None:
