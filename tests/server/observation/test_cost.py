@@ -7,40 +7,34 @@ import gc
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import httpx
 import pytest
 
-from sruserve.server.engine.engine import Engine
 from sruserve.server.observation.observation import Observation
 from tests.server.conftest import Serve
 from tests.server.observation.clients import ROUTES
 from tests.server.observing import until
 from tests.server.test_calls import Calls
-from tests.server.warm_requests import classifications, held_steps, profiled
+from tests.server.warm_requests import (
+    OneWriteClient,
+    Work,
+    classifications,
+    held_steps,
+    profiled,
+)
 
-_WARM, _COUNTED = 20, 100
 _LOGGED = 65  # of all threads: 28 where requests follow each other closely, more on a slow machine
 
-Count = Callable[..., float]
+Count = Callable[..., int]
 
 
 @pytest.fixture
-def calls_of_a_request(
-    serve: Serve, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Count]:
-    """Counts the calls of a warm request to a server with some settings.
+def calls_of_a_request(serve: Serve, capfd: pytest.CaptureFixture[str]) -> Iterator[Count]:
+    """Counts the calls of a warm request to a server with some settings."""
 
-    The engine's thread computes every step. On the event loop fewer calls would do, but a slow
-    machine computes there only some of them.
-    """
-    monkeypatch.setattr(Engine, "_answered_here", lambda engine, job: False)
-
-    def count(work: Callable[[httpx.Client], Any], **settings: Any) -> float:
+    def count(work: Callable[[OneWriteClient], Work], **settings: Any) -> int:
         calls = Calls()
         with profiled(serve, calls.see, **settings) as client:
-            ask = work(client)
-            ask(_WARM)
-            return calls.of(lambda: ask(_COUNTED)) / _COUNTED
+            return calls.of_warm(work(client))
 
     yield count
     assert "sruserve.requests" in capfd.readouterr().out
@@ -48,7 +42,7 @@ def calls_of_a_request(
 
 @pytest.mark.parametrize("work", [classifications, held_steps])
 def test_a_line_costs_few_calls(
-    calls_of_a_request: Count, work: Callable[[httpx.Client], Any]
+    calls_of_a_request: Count, work: Callable[[OneWriteClient], Work]
 ) -> None:
     without = calls_of_a_request(work)
     assert calls_of_a_request(work, access_log=True) <= without + _LOGGED
