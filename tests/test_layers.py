@@ -108,6 +108,7 @@ ROOMS = (
         "fair_semaphore",
         "field_bounds",
         "freed_memory",
+        "json_limits",
         "json_output",
         "kernel_buffers",
         "key_entries",

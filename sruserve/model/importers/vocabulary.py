@@ -162,7 +162,8 @@ def _read(path: Path, kind: str) -> bytes:
     try:
         return read_regular(path)
     except OSError as error:
-        raise OptionError(f"cannot read {path}: {error.strerror}; name {kind}") from error
+        advice = "" if isinstance(error, PermissionError) else f"; name {kind}"
+        raise OptionError(f"cannot read {path}: {error.strerror}{advice}") from error
 
 
 def _parsed(path: Path, content: bytes) -> Any:

@@ -107,8 +107,7 @@ def test_text_of_a_model_whose_state_overflows_is_none(
 ) -> None:
     client, application = running
     network: Any = application.lifecycle.catalogue.with_states("characters").model.network
-    embedding: Any = network._embedding
-    table = embedding.table
+    table = network._compiled._projected  # the first layer's products of all ids
     before = table.clone()
     field = "prompt" if path == "/v1/completions" else "input"
     try:
