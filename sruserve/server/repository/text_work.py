@@ -8,9 +8,10 @@ LONG_CHARACTERS = 8 << 10
 # Limits in look-ups of a tokenizer, 0.2 µs each: for a text on the event loop, and for a character
 # on the threads that all models share.
 _LOOP_WORK, _SHARED_WORK = 1 << 19, 512
-# Normalized characters from which a part is tokenized alone. Each takes up to 300 bytes until the
-# ids are known, which no other budget counts, and only parts without a place to cut have so many.
+# Normalized characters from which a part without a place to cut is tokenized alone. Each takes up
+# to 300 bytes until the ids are known, which no other budget counts.
 _ALONE = 1 << 17
+_CUT = 2 * LONG_CHARACTERS  # other parts are shorter
 _LONE = Offload(1)
 
 
@@ -25,7 +26,8 @@ def pool_for_part(pool: Offload, codec: Codec, part: str) -> Offload:
     They wait in its queue, not on the threads that other texts share. A pool of the tokenizer's own
     has one thread anyway.
     """
-    return _LONE if pool is POOL and len(part) * codec.growth > _ALONE else pool
+    is_large = len(part) > _CUT and len(part) * codec.growth > _ALONE
+    return _LONE if is_large and pool is POOL else pool
 
 
 def long_characters(work: float) -> int:
