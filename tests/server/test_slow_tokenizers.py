@@ -1,4 +1,4 @@
-"""A tokenizer whose author lets it take long holds a thread of its model's own, and nobody else."""
+"""Tokenizing that takes much time or memory holds one thread, and nobody else."""
 
 import asyncio
 import threading
@@ -18,6 +18,7 @@ from tests.server.conftest import LABELS, WORDS, Serve, words_vocabulary
 from tests.server.observing import until
 from tests.support import save_random_model
 
+LARGE = 1 << 17  # characters of a part that is tokenized alone
 TASKS = {"slow": "classify", "whole": "classify", "writer": "generate", "tagger": "tag"}
 
 
@@ -86,6 +87,27 @@ def test_a_tokenizer_that_takes_long_holds_up_nobody_else(
             gate.open.set()
         for each in pending:
             assert each.result().status_code == 200, each.result().text
+
+
+@pytest.mark.parametrize(("path", "field"), [("/v1/classify", "input"), ("/tokenize", "prompt")])
+def test_large_texts_without_a_place_to_cut_are_tokenized_one_at_a_time(
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch, path: str, field: str
+) -> None:
+    """Each takes up to 300 bytes for a character until its ids are known."""
+    gate, body = Gate(monkeypatch), {"model": "question", field: "stuck" + "k" * LARGE}
+    with ThreadPoolExecutor(2 * THREADS) as asking:
+        try:
+            pending = [asking.submit(client.post, path, json=body) for _ in range(2 * THREADS)]
+            until(lambda: len(gate.waiting) > 0)
+            for text in ("who", f"{'k' * 60} " * (LARGE // 60)):
+                reply = client.post(path, json={"model": "question", field: text})
+                assert reply.status_code == 200, reply.text
+            assert len(gate.waiting) == 1
+        finally:
+            gate.open.set()
+        for each in pending:
+            assert each.result().status_code == 200, each.result().text
+    assert len(gate.waiting) == 2 * THREADS
 
 
 def test_a_word_that_a_state_holds_counts_as_read(

@@ -31,6 +31,8 @@ def splits_characters(file: TokenizerFile) -> bool:
 class Characters:
     """A tokenizer of characters; see `Codec`. A character is never unfinished."""
 
+    growth = 0.0
+
     def __init__(self, file: TokenizerFile) -> None:
         self.size, self.work, self.frame = len(file.entries), file.work, file.frame
         self.pieces, self.ends = file.written.pieces, file.written.ends

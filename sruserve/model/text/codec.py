@@ -42,6 +42,8 @@ class Codec(Protocol):
     uncut_because: the same without the truncation of `frame`.
     work: estimated look-ups of 0.2 µs for a character of a text; infinite if they have no known
         bound.
+    growth: the largest factor by which a text is lengthened while it is tokenized; 0: its ids are
+        looked up without the library, which takes little memory.
     """
 
     size: int
@@ -52,6 +54,7 @@ class Codec(Protocol):
     whole_because: str | None
     uncut_because: str | None
     work: float
+    growth: float
 
     def encode(self, text: str, word: str = "", more: bool = False) -> tuple[Ids, str]:
         """Turn the next chunk of a text into ids.
@@ -134,7 +137,7 @@ class Words:
     """
 
     def __init__(self, file: TokenizerFile, spaces: str) -> None:
-        self._growth = file.growth
+        self.growth = file.growth
         self._longest = int(MAX_NORMALIZED / file.growth)  # never too long
         self._tokenizer, self.work = file.tokenizer, file.work
         self.size, self.pieces = len(file.entries), file.written.pieces
@@ -209,7 +212,7 @@ class Words:
     def _check(self, text: str) -> None:
         """Raise `TextError` if a word is too long once it is normalized."""
         for match in self._piece.finditer(text):
-            if is_too_long(self._tokenizer, self._growth, match[0]):
+            if is_too_long(self._tokenizer, self.growth, match[0]):
                 raise TextError(
                     f"a word has {len(match[0]):,} characters, and the tokenizer makes more than "
                     f"{MAX_NORMALIZED:,} of them: insert white space"
@@ -328,7 +331,7 @@ def _unknown(piece: str) -> TextError:
 class Bytes:
     """A vocabulary of bytes: `values[id]` is the byte of an id."""
 
-    work = 1.0
+    work, growth = 1.0, 0.0
     ends: NDArray[np.bool_] | None = None
     frame: Frame | None = None
     whole_because: str | None = None

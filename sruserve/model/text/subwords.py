@@ -27,7 +27,7 @@ class Subwords:
         self._tokenizer = file.tokenizer
         self._tokenizer.post_processor = None  # its places of the first id depend on the chunk
         self._cuts = cuts_of(file.tokenizer, file.entries)
-        self._growth = file.growth
+        self.growth = file.growth
         self.size, self.work, self.frame = len(file.entries), file.work, file.frame
         self.pieces, self.ends = file.written.pieces, file.written.ends
         self.characters = file.characters
@@ -104,7 +104,7 @@ class Subwords:
 
     def _check(self, part: str) -> None:
         """Raise `TextError` if a text that cannot be cut is too long once it is normalized."""
-        if is_too_long(self._tokenizer, self._growth, part):
+        if is_too_long(self._tokenizer, self.growth, part):
             raise TextError(
                 f"a text without a place to cut has {len(part):,} characters, and the tokenizer "
                 f"makes more than {MAX_NORMALIZED:,} of them: insert spaces or send less"

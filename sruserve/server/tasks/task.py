@@ -1,6 +1,7 @@
 """The base of all tasks: choose the model, read the inputs, limit the memory."""
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from time import monotonic
 from typing import Any, ClassVar, Generic, TypeVar
@@ -14,6 +15,7 @@ from sruserve.server.repository.catalogue import Catalogue
 from sruserve.server.repository.encoding import Tokens, read_part
 from sruserve.server.repository.served import Served
 from sruserve.server.repository.served_model import ServedModel, with_states
+from sruserve.server.repository.text_work import pool_for_part
 from sruserve.server.tasks.caller import Caller
 from sruserve.server.tasks.inputs import INPUT_CHARACTERS, opens_long
 from sruserve.server.tasks.limits import InputLimits
@@ -199,15 +201,25 @@ async def read_parts(
     field: str,
     more: bool,
     locate: bool,
+    limit: int = sys.maxsize,
 ) -> Tokens | None:
-    """The tokens of a long text, each part in a turn; None: the text has only one part."""
+    """The tokens of a long text, each part in a turn.
+
+    limit: the rest is not read once there are more tokens than these.
+
+    None: the text has only one part, which may be read with others.
+    """
     parts = await offload(True, codec.parts, text, TURN, cost=TURN, caller=caller)
-    if len(parts) == 1:
+    if len(parts) == 1 and pool_for_part(pool, codec, text) is pool:
         return None
-    tokens = []
+    tokens, count = [], 0
     for number, part in enumerate(parts, 1):
         arguments = codec, part, word, more and number == len(parts), field, locate
         cost, word = len(word) + len(part), ""
-        read = await offload(True, read_part, *arguments, cost=cost, caller=caller, pool=pool)
+        own = pool_for_part(pool, codec, part)
+        read = await offload(True, read_part, *arguments, cost=cost, caller=caller, pool=own)
         tokens.append(read)
+        count += len(read.ids)
+        if count > limit:
+            break
     return await offload(True, Tokens.joined, parts, tokens, cost=TURN, caller=caller)

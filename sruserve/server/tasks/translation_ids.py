@@ -60,8 +60,11 @@ def _text_ids(
     raise EmptyInput("a text of 'input' has no token: there is nothing to translate", param="input")
 
 
-def check_length(served: ServedTranslator, source: SourceInput) -> None:
-    """Raise `InputTooLong` for more ids than the model, or a step of the server, can read."""
+def check_length(served: ServedTranslator, source: SourceInput, *, in_parts: bool = False) -> None:
+    """Raise `InputTooLong` for more ids than the model, or a step of the server, can read.
+
+    in_parts: the text may have more, because its parts were read only until there were too many.
+    """
     positions = served.engine.max_source
     if source.length <= positions:
         return
@@ -72,7 +75,7 @@ def check_length(served: ServedTranslator, source: SourceInput) -> None:
     )
     chunks = "" if source.before is None else " and those of earlier chunks"
     raise InputTooLong(
-        f"a text of 'input' has {source.length} tokens, with those around it{chunks}, and "
-        f"{because}: split it into sentences",
+        f"a text of 'input' has {'at least ' * in_parts}{source.length} tokens, with those around "
+        f"it{chunks}, and {because}: split it into sentences",
         param="input",
     )

@@ -46,7 +46,7 @@ async def read_sources(
         for content, before in zip(inputs[first:end], befores[first:end], strict=True):
             ids, word = source_ids(served, content, before, more, tokens)
             source = Source(ids, word=word, more=more, before=before, scores=scores)
-            check_length(served, source)
+            check_length(served, source, in_parts=tokens is not None)
             sources.append(source)
         return sources
 
@@ -59,7 +59,7 @@ async def read_sources(
         if text is not None and isinstance(content, str) and len(content) > TURN:
             word = "" if before is None else before.word
             arguments = text.codec, served.pool, content, word, "input", more, False
-            tokens = await read_parts(caller, *arguments)
+            tokens = await read_parts(caller, *arguments, limit=served.engine.max_source)
         sources += await offload(
             True, read_slice, first, end, tokens, cost=size, caller=caller, pool=served.pool
         )

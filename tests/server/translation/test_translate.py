@@ -8,6 +8,7 @@ import pytest
 from sruserve.model.translation.folder import TranslationModel
 from sruserve.server.tasks.task import TURN
 from tests.model.translation.systems import BOS, EOS
+from tests.server.test_long_texts import Reads
 from tests.server.translation import plain
 from tests.server.translation.asking import ask, sources, stream, text, words
 from tests.server.translation.conftest import NAMES, Running
@@ -175,3 +176,13 @@ def test_a_long_text_is_read_in_parts_as_its_ids_are(running: Running) -> None:
     options: dict[str, Any] = {"beam_size": 1, "max_tokens": 5, "scores": True}
     read = ask(running[0], "gru-dot", input=text(ids), **options)
     assert read == ask(running[0], "gru-dot", input=[[BOS, *ids, EOS]], **options)
+
+
+def test_a_text_over_the_limit_is_read_only_until_it_has_too_many_tokens(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads, body = Reads(monkeypatch), {"model": "gru-dot", "input": "a4 " * 50_000}
+    reply = running[0].post("/v1/translate", json=body)
+    assert (reply.status_code, reply.json()["error"]["code"]) == (422, "input_too_long")
+    assert "has at least 5462 tokens, with those around it, and a text may have 4096" in reply.text
+    assert sum(reads.sizes) <= 2 * TURN
