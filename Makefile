@@ -30,7 +30,7 @@ serve: $(VENV)/.serve$(WITH_GRPC)  ## Serve the bundled models on http://127.0.0
 
 # For two cores: tests run in four processes, of which one or two usually wait, and the checks take
 # what these leave, one after another. Each check prints all that it has to say when it ends.
-test: $(VENV)/.test $(OLDEST_TRITON) $(NEWEST_TRITON) $(ORACLES)  ## Run the linters and all tests, and build the documentation
+test: $(VENV)/.test $(OLDEST_TRITON) $(NEWEST_TRITON) $(ORACLES)  ## Run the linters and all tests, and build the documentation: about ten minutes on two cores
 	@$(MAKE) --no-print-directory --jobs=2 suite checks
 
 # Tests also call make, which is no part of this one.
@@ -42,7 +42,7 @@ suite:
 checks:
 	@$(MAKE) --no-print-directory --output-sync=target lint interpreted docs
 
-check: $(VENV)/.test lint  ## Run the linters, and the tests of what has changed since main
+check: $(VENV)/.test lint  ## Run the linters, and the tests of what has changed since main: about three minutes
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses=3 --dist=loadfile \
 		$$($(BIN)/python -m tests.changed)
 

@@ -63,6 +63,16 @@ RELIED_ON = [
         "`Flow` pauses reading for uvicorn and while bytes wait to be parsed",
     ),
     ("uvicorn.server:ServerState", "total_requests", "`HttpProtocol` counts pipelined requests"),
+    (
+        "uvicorn.server:ServerState",
+        "connections",
+        "`TlsHandshake` enters itself there, so that a stopping server ends it",
+    ),
+    (
+        "uvicorn.config:Config",
+        "loaded_app",
+        "`TlsHandshake` puts another application there for clients without a certificate",
+    ),
     ("uvicorn.server:Server", "started", "`serve` knows by it whether a stop came before a start"),
     (
         "uvicorn._types",

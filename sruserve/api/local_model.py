@@ -21,7 +21,7 @@ from sruserve.server.process_limits import process_limit
 from sruserve.server.repository.served import InFlight, Served
 from sruserve.server.repository.served_model import ServedModel, with_states
 from sruserve.server.settings import Settings, SettingsError
-from sruserve.server.tasks.completion import Completion
+from sruserve.server.tasks.completion import CompletionResponse
 from sruserve.server.tasks.completion_request import CompletionRequest
 from sruserve.server.tasks.constraint_cache import ConstraintCache
 from sruserve.server.tasks.error_mapping import as_serve_error
@@ -122,7 +122,7 @@ class LocalModel:
     @asynccontextmanager
     async def complete(
         self, request: CompletionRequest, served: ServedModel | None = None
-    ) -> AsyncIterator[tuple[LocalCaller, Completion]]:
+    ) -> AsyncIterator[tuple[LocalCaller, CompletionResponse]]:
         """A completion that runs until the block ends. Its caller watches it while it streams.
 
         served: as for `results`.

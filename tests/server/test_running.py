@@ -92,9 +92,9 @@ def test_the_kernel_takes_little_that_nobody_reads_of_a_client_that_has_sent_muc
             assert int.from_bytes(unread, sys.byteorder) < 256 << 10
 
 
-@pytest.mark.parametrize(("workers", "most"), [(1, 20), (2, 70)])
+@pytest.mark.parametrize(("workers", "max_turns"), [(1, 20), (2, 70)])
 def test_connections_that_wait_are_accepted_together_unless_workers_share_them(
-    workers: int, most: int
+    workers: int, max_turns: int
 ) -> None:
     async def turns_until_accepted(listeners: list[socket.socket], count: int) -> int:
         accepted: list[asyncio.BaseTransport] = []
@@ -122,7 +122,7 @@ def test_connections_that_wait_are_accepted_together_unless_workers_share_them(
         for _ in range(64):
             opened.enter_context(socket.create_connection(listener.getsockname()))
         turns = uvloop.run(turns_until_accepted(_accepting(listener, workers), 64))
-    assert most // 4 < turns <= most
+    assert max_turns // 4 < turns <= max_turns
 
 
 def test_a_kernel_without_that_limit_serves_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,12 +61,12 @@ class BurstPipeline:
             self.running.append(burst)
         return burst is not None
 
-    def settle(self, fail: Fail, keep: int = 0) -> None:
-        """Settle the running bursts, oldest first, except the `keep` newest ones.
+    def settle(self, fail: Fail, leave_running: int = 0) -> None:
+        """Settle the running bursts, oldest first, except the `leave_running` newest.
 
         fail: called with a job whose text or state could not be computed, and the error.
         """
-        while len(self.running) > keep:
+        while len(self.running) > leave_running:
             burst = self._settling = self.running.pop(0)
             self._states.launched_rows -= len(burst.sequences)
             tokens = self._settler.settle_burst(burst, time.monotonic, fail)

@@ -363,12 +363,12 @@ class Engine(JobEngine):
             self._fail_bursts(error, graphed)
         if len(rest):
             self._run_batch(rest)
-        self._settle_bursts(keep=int(launched and not len(rest)))
+        self._settle_bursts(leave_running=int(launched and not len(rest)))
 
-    def _settle_bursts(self, keep: int = 0) -> None:
-        """Settle the running bursts except the `keep` newest. A failure ends the jobs of all."""
+    def _settle_bursts(self, leave_running: int = 0) -> None:
+        """Settle all bursts but the `leave_running` newest. A failure ends the jobs of all."""
         try:
-            self._bursts.settle(self._fail, keep)
+            self._bursts.settle(self._fail, leave_running)
         except faults() as error:
             self._fail_bursts(error, [])
 

@@ -142,17 +142,20 @@ class GraphDecoder:
         self._stale = True
 
     def pick(
-        self, sequences: Sequence[ActiveSequence], draws: Sequence[int], logits: Tensor, step: int
+        self,
+        sequences: Sequence[ActiveSequence],
+        positions: Sequence[int],
+        logits: Tensor,
+        step: int,
     ) -> Tensor:
         """Pick a token for each sequence, (sequences) int64 on the device, from scores there.
 
-        draws: the positions of their random numbers in the burst's first step. step: the current
-        one.
+        positions: of their random numbers in the burst's first step. step: the current one.
 
         Bursts use the same kernel, so a token does not depend on which of the two picks it.
         """
         slots = Slots(len(sequences), 1, self._device)
-        inputs = inputs_of(sequences, [draw + step for draw in draws])
+        inputs = inputs_of(sequences, [position + step for position in positions])
         slots.load(inputs)
         slots.begin(inputs.source, inputs.target, inputs.limits)
         self._decoder.pick(logits, slots)

@@ -220,17 +220,17 @@ class ModelRunner:
     def _picker(self, step_results: list[StepResult], burst: int) -> Pick:
         """The function that picks tokens, (sequences) int64, from scores at a step of the burst."""
         sequences = [r.sequence for r in step_results]
-        draws = [r.sequence.steps + r.consumed for r in step_results]
+        positions = [r.sequence.steps + r.consumed for r in step_results]
         sampling = [sequence.job.sampling for sequence in sequences]
         pick: Pick
         if self._graph_decoder is not None:  # one kernel for all, so no token depends on the batch
-            pick = partial(self._graph_decoder.pick, sequences, draws)
+            pick = partial(self._graph_decoder.pick, sequences, positions)
         else:
             windows = [
                 s.window if s.job.sampling.repetition_penalty != 1 else () for s in sequences
             ]
             numbers = uniforms(
-                [s.seed for s in sequences], [s.choice for s in sequences], draws, burst
+                [s.seed for s in sequences], [s.choice for s in sequences], positions, burst
             )
             pick = Sampler(sampling, windows, numbers, self._network.device)
         if not any(s.adjusts for s in sampling):

@@ -132,10 +132,13 @@ def _rows_of(sequences: Sequence[ActiveSequence]) -> dict[str, Column]:
     }
 
 
-def inputs_of(sequences: Sequence[ActiveSequence], draws: Sequence[int]) -> DecodeInputs:
-    """What slots hold in which sequences pick one token by given scores, at these positions."""
+def inputs_of(sequences: Sequence[ActiveSequence], positions: Sequence[int]) -> DecodeInputs:
+    """What slots hold in which sequences pick one token by given scores.
+
+    positions: of their random numbers.
+    """
     tensors = {name: torch.from_numpy(column) for name, column in _rows_of(sequences).items()}
-    tensors["draw"] = torch.tensor(draws)
+    tensors["draw"] = torch.tensor(positions)
     count = len(sequences)
     none, one = torch.full((count,), -1), torch.ones(count, dtype=torch.int64)
     return DecodeInputs(source=none, target=none, limits=one, **tensors)

@@ -1,17 +1,22 @@
 """One HTTP request: its bounded body, its reply, and a client that may leave."""
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable, Hashable, Iterable, MutableMapping
 from functools import partial
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 from urllib.parse import parse_qs
 
 from sruserve.server.errors import BodyTooLarge, Draining, ServeError, UnsupportedMediaType
+from sruserve.server.http.request_head import (
+    JSON_TYPE,
+    Headers,
+    describe,
+    refusal_headers,
+    request_id,
+)
 from sruserve.server.http.shortcuts import take_body, write_reply
 from sruserve.server.json_limits import check_json_size
 from sruserve.server.observation.observation import Description
-from sruserve.server.observation.traceparent import read_traceparent
 from sruserve.server.offload import LONG_BYTES, offload, owner
 from sruserve.server.tasks.caller import Caller, ClientDisconnected
 from sruserve.server.tasks.limits import FREE_BYTES, InputLimits
@@ -20,12 +25,8 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
-JSON_TYPE = (b"content-type", b"application/json")
 # If the server does not report a disconnect, a task watches for it; most jobs end earlier.
 _WATCH_AFTER_SECONDS = 0.25
-_REQUEST_ID = re.compile(rb"[!-~]{1,128}")
-# Of all ids that a client sends, only these are logged: any other may be a text, or a key.
-_UUID = re.compile(rb"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _REPLY_HEADERS = b"content-type: application/json\r\ncontent-length: %d\r\nx-request-id: %b\r\n"
 _PIECE_BYTES = 32 << 10  # of a reply; a transport that holds one pauses its writer
 
@@ -81,8 +82,6 @@ class HttpCall(Caller):
     status: of the reply; None: none was begun.
     """
 
-    protocol: ClassVar[str] = "http"
-
     __slots__ = (
         *("_headers", "_receive", "_scope", "_send", "_watching"),
         *("connection", "path_values", "status"),
@@ -91,7 +90,7 @@ class HttpCall(Caller):
     def __init__(
         self, scope: Message, receive: Receive, send: Send, path_values: tuple[str, ...] = ()
     ) -> None:
-        self._headers: dict[bytes, bytes] = dict(reversed(scope["headers"]))  # the first of a name
+        self._headers: Headers = dict(reversed(scope["headers"]))
         credentials = self._headers.get(b"authorization")
         super().__init__(None if credentials is None else credentials.decode("latin-1"))
         self._scope, self._receive, self._send = scope, receive, send
@@ -116,11 +115,8 @@ class HttpCall(Caller):
         return str(self._scope["path"])
 
     def describe(self) -> Description:
-        sent = [value for name, value in self._scope["headers"] if name == b"traceparent"]
-        parent = read_traceparent(sent[0].decode("latin-1")) if len(sent) == 1 else None
-        chosen = self._headers.get(b"x-request-id", b"")
-        number = chosen.decode() if _UUID.fullmatch(chosen) else self.number
-        return Description(self.protocol, number, self.method, self.status, parent)
+        scope = self._scope
+        return describe("http", scope, self._headers, scope["method"], self.number, self.status)
 
     def query(self, name: str) -> str | None:
         """The first value of a query parameter."""
@@ -193,13 +189,8 @@ class HttpCall(Caller):
     async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         """Send the status line and the headers."""
         self.started, self.status = True, status
-        headers.append((b"x-request-id", self._request_id()))
+        headers.append((b"x-request-id", request_id(self._headers, self.number)))
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
-
-    def _request_id(self) -> bytes:
-        """The client's id of the request if it is valid, else our own."""
-        sent = self._headers.get(b"x-request-id")
-        return sent if sent is not None and _REQUEST_ID.fullmatch(sent) else self.number.encode()
 
     async def send(self, body: bytes, *, more: bool = False) -> None:
         """Send a part of the reply's body in pieces, as fast as the client reads."""
@@ -210,7 +201,7 @@ class HttpCall(Caller):
     async def reply(self, body: bytes) -> None:
         """Answer 200 with JSON."""
         if len(body) <= _PIECE_BYTES:
-            headers = _REPLY_HEADERS % (len(body), self._request_id())
+            headers = _REPLY_HEADERS % (len(body), request_id(self._headers, self.number))
             if write_reply(self._send, headers, body):
                 self.started, self.status = True, 200
                 return
@@ -229,8 +220,7 @@ class HttpCall(Caller):
 
     async def refuse_as(self, error: ServeError, status: int, body: bytes) -> None:
         """Answer with an error in another protocol's shape."""
-        headers = [JSON_TYPE, (b"content-length", b"%d" % len(body))]
-        headers += [(name.encode(), value.encode()) for name, value in error.headers.items()]
+        headers = refusal_headers(error, len(body))
         connection = self.connection
         unread = connection is not None and connection.is_receiving(self._scope)
         if unread or isinstance(error, Draining):

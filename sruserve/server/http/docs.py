@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from sruserve.server.errors import NoProcess, RouteNotFound
-from sruserve.server.http.call import JSON_TYPE, HttpCall
+from sruserve.server.http.call import HttpCall
 from sruserve.server.http.observed import answering_errors
+from sruserve.server.http.request_head import JSON_TYPE
 from sruserve.server.http.routes import Mounted, Reply, Route
 from sruserve.server.http.static_files import (
     NOT_MODIFIED,

@@ -13,9 +13,10 @@ from typing import Any
 
 from sruserve import __version__
 from sruserve.server.errors import RouteNotFound
-from sruserve.server.http.call import JSON_TYPE, HttpCall
+from sruserve.server.http.call import HttpCall
 from sruserve.server.http.media_range import prefers
 from sruserve.server.http.observed import answering_errors
+from sruserve.server.http.request_head import JSON_TYPE
 from sruserve.server.http.routes import Mounted, Reply, Route
 from sruserve.server.http.static_files import NOT_MODIFIED, StaticFile, StaticFiles, media_types
 from sruserve.server.json_output import json_bytes

@@ -1,6 +1,7 @@
 """Probes: they need no key, and have no rate limit."""
 
-from sruserve.server.http.call import JSON_TYPE, HttpCall
+from sruserve.server.http.call import HttpCall
+from sruserve.server.http.request_head import JSON_TYPE
 from sruserve.server.json_output import json_bytes
 from sruserve.server.lifecycle import Lifecycle
 

@@ -16,7 +16,7 @@ from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.tasks.caller import Caller
 from sruserve.server.tasks.choices import free_choices
 from sruserve.server.tasks.complete import CompleteTask
-from sruserve.server.tasks.completion import Chunks, Completion
+from sruserve.server.tasks.completion import Chunks, CompletionResponse
 from sruserve.server.tasks.completion_request import CompletionRequest
 from sruserve.server.tasks.per_input import Results, ResultTask
 from sruserve.server.tasks.requests import ModelRequest
@@ -121,7 +121,9 @@ class _CompletionJson:
     long = False
     error = staticmethod(error_event)
 
-    def __init__(self, number: str, request: CompletionRequest, completion: Completion) -> None:
+    def __init__(
+        self, number: str, request: CompletionRequest, completion: CompletionResponse
+    ) -> None:
         self._completion = completion
         self._header = {
             "id": f"cmpl-{number}",

@@ -84,7 +84,7 @@ CONNECTION_LIMIT = Gauge(
     "sru_connections_limit", "Limit of the open connections.", multiprocess_mode="livesum"
 )
 SOCKETS = Gauge("sru_sockets", "Open WebSockets.", multiprocess_mode="livesum")
-MINT_TIME = Histogram(
+SEAL_TIME = Histogram(
     "sru_state_mint_seconds", "Sealing of a state token.", ("model",), buckets=_STATE_SECONDS
 )
 OPEN_TIME = Histogram(

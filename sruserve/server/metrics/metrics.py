@@ -198,7 +198,7 @@ class StateMetrics:
 
     def __init__(self, model_name: str) -> None:
         self._model_name = model_name
-        self.sealed = observer(series.MINT_TIME.labels(model_name))
+        self.sealed = observer(series.SEAL_TIME.labels(model_name))
         self.opened = observer(series.OPEN_TIME.labels(model_name))
         for refusal in StateRefused.__subclasses__():
             series.REJECTED.labels(model_name, refusal.code)

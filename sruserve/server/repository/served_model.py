@@ -110,6 +110,13 @@ class ServedModel(Served):
             )
         return self._views[tenant]
 
+    def _share(self, served: "ServedModel") -> None:
+        """Be another view of a served model: all that it has, by reference.
+
+        A view for one step calls it instead of the constructor, whose work is that of a model.
+        """
+        self.__dict__.update(served.__dict__)
+
     def end_state(self, result: Result) -> Snapshot:
         """The end state of a result, whose job returns one."""
         assert result.state is not None

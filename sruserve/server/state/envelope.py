@@ -88,7 +88,7 @@ class SealedStates:
         """Record that a stream of these states lives on in a store outside this process."""
         self.life.stored_at = self._sealer.clock()
 
-    def mark_held(self) -> None:
+    def mark_used(self) -> None:
         """Record that a socket, or a stream in this process's memory, has a state."""
         self.life.held_at = self._sealer.clock()
 

@@ -138,7 +138,7 @@ class MemoryStore:
                 raise
         if previous is not None:
             self._remove(key)
-        served.states.mark_held()
+        served.states.mark_used()
         return self._insert(_Entry(record, {0: state}, host_bytes, served.states.life))
 
     async def read(self, tenant: Tenant, stream_id: str) -> StreamRecord:
@@ -212,7 +212,7 @@ class MemoryStore:
             end.retain()
             entry.room = None
         entry.record, entry.states = record, states
-        served.states.mark_held()
+        served.states.mark_used()
         for state in dropped:
             state.release()
         return record
@@ -242,7 +242,7 @@ class MemoryStore:
         for _ in entries:
             if state is not None:
                 state.retain()
-        served.states.mark_held()
+        served.states.mark_used()
         return [self._insert(entry) for entry in entries]
 
     async def delete(self, record: StreamRecord) -> None:

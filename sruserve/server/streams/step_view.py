@@ -30,7 +30,7 @@ class StreamView(ServedModel):
         seed: int | None = None,
         tokens: bool = False,
     ) -> None:
-        vars(self).update(vars(served))  # all of it is shared: each step makes a view
+        self._share(served)
         self.start = start
         self._state_output, self._seed, self._tokens = state_output, seed, tokens
         self._end: SharedState | None = None
@@ -38,7 +38,8 @@ class StreamView(ServedModel):
     def initial_states(self, request: StateRequest, count: int) -> list[Snapshot | None]:
         """The stream's state, for any request; raises `InvalidRequest` for several inputs."""
         del request
-        _check_one(count)
+        if count != 1:
+            raise _one_only(count)
         return [self.start]
 
     def state_output(self, request: StateRequest) -> StateOutput:
@@ -63,7 +64,8 @@ class StreamView(ServedModel):
 
     def submit(self, job: Job) -> None:
         """Submit a job of one item to the engine, and keep its end state if it has one."""
-        _check_one(len(job.items))
+        if len(job.items) != 1:
+            raise _one_only(len(job.items))
         deliver_result = job.deliver
 
         def deliver(index: int, result: Result) -> None:
@@ -100,9 +102,8 @@ class StreamView(ServedModel):
         self._end = None
 
 
-def _check_one(inputs: int) -> None:
-    if inputs != 1:
-        raise InvalidRequest(
-            f"a stream reads one input at a time, but this step has {inputs}: send one, or use "
-            "another stream from the same state"
-        )
+def _one_only(inputs: int) -> InvalidRequest:
+    return InvalidRequest(
+        f"a stream reads one input at a time, but this step has {inputs}: send one, or use "
+        "another stream from the same state"
+    )

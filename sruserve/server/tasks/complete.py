@@ -13,7 +13,7 @@ from sruserve.server.repository.encoding import Tokens
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.tasks.caller import Caller
 from sruserve.server.tasks.chunks import ChunkBuffer, Room
-from sruserve.server.tasks.completion import Completion
+from sruserve.server.tasks.completion import CompletionResponse
 from sruserve.server.tasks.completion_request import CompletionRequest
 from sruserve.server.tasks.constraint_cache import ConstraintCache
 from sruserve.server.tasks.inputs import split_inputs
@@ -49,7 +49,7 @@ class CompleteTask(Task[CompletionRequest]):
     @asynccontextmanager
     async def run(
         self, caller: Caller, request: CompletionRequest, served: ServedModel, cost: int
-    ) -> AsyncIterator[Completion]:
+    ) -> AsyncIterator[CompletionResponse]:
         """Submit a completion to the engine; its job is cancelled if the block ends first."""
         deadline, state_output = self.deadline(request), served.state_output(request)
         inputs = split_inputs(request.prompt, self.limits, "prompt", served.chunks_or_parts)
@@ -83,7 +83,7 @@ class CompleteTask(Task[CompletionRequest]):
             if request.stream:
                 room = Room(hold, free, token_numbers(request), self.limits.reply_numbers)
                 buffer = ChunkBuffer(done, waiting_states, room)
-            completion = Completion(caller, served, request, prompts, done, buffer)
+            completion = CompletionResponse(caller, served, request, prompts, done, buffer)
             job = Job(
                 kind=JobKind.GENERATE,
                 items=items,

@@ -19,7 +19,7 @@ from sruserve.server.tasks.prompts import Prompt, echo_numbers
 Chunks = Sequence[tuple[int, Generated]]
 
 
-class Completion:
+class CompletionResponse:
     """Collects the chunks of all choices.
 
     prompts: each has the same number of choices.

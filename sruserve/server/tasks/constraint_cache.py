@@ -179,7 +179,7 @@ class ConstraintCache:
                 )
                 await process.start()
                 compilation = asyncio.create_task(
-                    RemoteConstraint.compiled(kind, content, vocabulary, process)
+                    RemoteConstraint.compile(kind, content, vocabulary, process)
                 )
                 await asyncio.wait({compilation}, timeout=_QUICK_SECONDS)
             if compilation.done():

@@ -2,19 +2,20 @@
 
 import asyncio
 from collections import deque
-from typing import ClassVar
 
 from sruserve.server.auth import Tenant
 from sruserve.server.budget import Budget, Hold
-from sruserve.server.errors import Draining, Overloaded, RouteNotFound, StateTooLarge
-from sruserve.server.http.call import HttpCall, Message, Receive, Send
-from sruserve.server.http.endpoint import HttpEndpoint
+from sruserve.server.errors import Draining, Overloaded, RouteNotFound, ServeError, StateTooLarge
+from sruserve.server.http.call import Message, Receive, Send
 from sruserve.server.http.origins import Origins
+from sruserve.server.http.request_head import parent_of
 from sruserve.server.metrics.metrics import UNKNOWN_MODEL, SocketMetrics
 from sruserve.server.observation.traceparent import TraceParent
 from sruserve.server.offload import LONG_BYTES, offload
 from sruserve.server.tasks.caller import ClientDisconnected
+from sruserve.server.tasks.endpoint import Endpoint
 from sruserve.server.tasks.requests import Request
+from sruserve.server.websocket.handshake import Handshake
 from sruserve.server.websocket.session import PATH, Session, SessionEndpoint, WebSocketRequest
 
 _DONE, _RESTARTING = 1000, 1012  # codes of RFC 6455
@@ -22,7 +23,7 @@ _DONE, _RESTARTING = 1000, 1012  # codes of RFC 6455
 _MAX_WAITING, _MAX_WAITING_BYTES = 16, 64 << 10
 
 
-class WebSocketEndpoint(HttpEndpoint):
+class WebSocketEndpoint(Endpoint[Handshake]):
     """Opens sockets, and closes them when the server stops.
 
     max_sockets: the limit of open sockets, and half of it for one of two tenants; one of more may
@@ -48,7 +49,7 @@ class WebSocketEndpoint(HttpEndpoint):
             await self._connect(scope, receive, send, place)
 
     async def _connect(self, scope: Message, receive: Receive, send: Send, place: Hold) -> None:
-        handshake = _Handshake(scope, receive, send, place)
+        handshake = Handshake(scope, receive, send, place)
         try:
             await self(handshake)
         except ClientDisconnected:
@@ -57,7 +58,7 @@ class WebSocketEndpoint(HttpEndpoint):
             return
         # An open socket keeps no headers; without API keys, not even this one.
         authorization = handshake.authorization if self.tenants.count else None
-        parent = handshake.describe().parent if handshake.observation is not None else None
+        parent = parent_of(scope) if handshake.observation is not None else None
         scope["headers"] = []
         socket = WebSocketConnection(self._sessions, scope, receive, send, authorization, parent)
         self._open.add(socket)
@@ -72,9 +73,8 @@ class WebSocketEndpoint(HttpEndpoint):
             self._open.discard(socket)
             self._sockets.closed()
 
-    async def serve(self, call: HttpCall, tenant: Tenant) -> None:
+    async def serve(self, call: Handshake, tenant: Tenant) -> None:
         """Accept a client, or raise."""
-        assert isinstance(call, _Handshake)
         self._origins.check(call.scope)
         if call.path != PATH:
             raise RouteNotFound(f"there is no WebSocket at {call.path[:100]}; open {PATH}")
@@ -85,6 +85,9 @@ class WebSocketEndpoint(HttpEndpoint):
         if call.connection is not None:
             call.connection.claim(tenant.owner)
         await call.accept()
+
+    async def refuse(self, call: Handshake, problem: ServeError) -> None:
+        await call.refuse(problem)
 
     def drain(self) -> None:
         """Accept no more clients, and send the others their states after their current frames."""
@@ -196,40 +199,6 @@ class WebSocketConnection:
             await self._send({"type": "websocket.close", "code": code})
         except OSError:
             raise ClientDisconnected from None
-
-
-class _Handshake(HttpCall):
-    """The request that opens a socket.
-
-    place: in the budget of sockets; empty until the client is accepted.
-    """
-
-    protocol: ClassVar[str] = "websocket"
-
-    __slots__ = ("accepted", "path", "place", "scope")
-
-    def __init__(self, scope: Message, receive: Receive, send: Send, place: Hold) -> None:
-        async def answer(message: Message) -> None:
-            try:
-                await send({**message, "type": f"websocket.{message['type']}"})
-            except OSError:
-                raise ClientDisconnected from None
-
-        super().__init__(scope, receive, answer)
-        self.path: str = scope["path"]
-        self.scope, self.place = scope, place
-        self.accepted = False
-
-    @property
-    def method(self) -> str:
-        return "GET"  # the scope has none
-
-    async def accept(self) -> None:
-        """Open the socket."""
-        await self._receive()  # the event "websocket.connect"
-        await self._send({"type": "accept"})
-        self.accepted = self.started = True
-        self.status = 101
 
 
 def _too_many() -> Overloaded:

@@ -22,7 +22,7 @@ from sruserve.server.repository.served_model import ServedModel, with_states
 from sruserve.server.state.envelope import SealedStates
 from sruserve.server.streams.step_view import StreamView
 from sruserve.server.tasks.caller import Caller, ClientDisconnected
-from sruserve.server.tasks.completion import Chunks, Completion
+from sruserve.server.tasks.completion import Chunks, CompletionResponse
 from sruserve.server.tasks.completion_request import CompletionRequest
 from sruserve.server.tasks.endpoint import Endpoint
 from sruserve.server.tasks.error_mapping import as_serve_error
@@ -57,7 +57,7 @@ class Session:
     def __post_init__(self) -> None:
         self._bytes = self.states.tenant.state_budget.hold()
         self.states.life.refcount += 1
-        self.states.mark_held()
+        self.states.mark_used()
 
     def token(self) -> str | None:
         """The state as a token; raises `StateTooLarge`."""
@@ -80,7 +80,7 @@ class Session:
         nbytes = self.states.nbytes if state is None else state.host_bytes
         self._bytes.resize(max(self.states.nbytes, nbytes) + _SOCKET_BYTES)
         self.state = state
-        self.states.mark_held()
+        self.states.mark_used()
 
     def release(self) -> None:
         """Stop counting the state."""
@@ -315,7 +315,7 @@ def _describe(task: PerInputTask[Any], view: StreamView, results: Results) -> di
     return {**task.describe(view, item, result), "usage": {"steps": results.steps}}
 
 
-def _parts(completion: Completion, chunks: Chunks) -> list[dict[str, Any]]:
+def _parts(completion: CompletionResponse, chunks: Chunks) -> list[dict[str, Any]]:
     """A reply for each chunk."""
     parts: list[dict[str, Any]] = []
     for index, chunk in chunks:

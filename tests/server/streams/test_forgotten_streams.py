@@ -14,7 +14,7 @@ from sruserve.server.streams.service import Streams
 from sruserve.server.streams.shared_state import SharedState
 from sruserve.server.streams.store import StreamRecord
 
-STATES = SimpleNamespace(life=StateLife(0), mark_held=lambda: None)
+STATES = SimpleNamespace(life=StateLife(0), mark_used=lambda: None)
 
 
 def test_streams_that_expire_together_are_forgotten_in_pieces() -> None:

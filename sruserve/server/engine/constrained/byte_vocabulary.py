@@ -93,8 +93,8 @@ def _character_ranges(values: bytes, in_json: bool = False) -> list[str]:
     )
     characters[0xD800:0xE000] = False  # surrogates are no characters
     if in_json:
-        escaped = (json.dumps(chr(character))[1:-1].encode() for character in range(0x80))
-        characters[:0x80] = [all(is_writable[list(spelled)]) for spelled in escaped]
+        escapes = (json.dumps(chr(character))[1:-1].encode() for character in range(0x80))
+        characters[:0x80] = [all(is_writable[list(escape)]) for escape in escapes]
     edges = np.flatnonzero(np.diff(characters, prepend=False, append=False))
     edges = edges[: 2 * (_MAX_RANGES + 1)].tolist()
     pairs = zip(edges[::2], edges[1::2], strict=True)

@@ -25,7 +25,7 @@ class RemoteConstraint:
     _numbers: "count[int]" = field(default_factory=count, compare=False, repr=False)
 
     @classmethod
-    async def compiled(
+    async def compile(
         cls, kind: str, source: object, vocabulary: ByteVocabulary, process: GrammarProcess
     ) -> Self:
         """Compile a `regex` or `json_schema`; raises the errors of `GrammarProcess.compile`."""

@@ -7,7 +7,7 @@ from sruserve.server.errors import ServeError
 from sruserve.server.http.responses_api.request import ResponsesRequest
 from sruserve.server.http.responses_api.response_id import response_id
 from sruserve.server.json_output import json_bytes, long_json
-from sruserve.server.tasks.completion import Chunks, Completion
+from sruserve.server.tasks.completion import Chunks, CompletionResponse
 from sruserve.server.tasks.inputs import LONG_CHARACTERS
 
 Json = dict[str, Any]
@@ -19,7 +19,9 @@ class ResponseJson:
     number: of the request.
     """
 
-    def __init__(self, number: str, request: ResponsesRequest, completion: Completion) -> None:
+    def __init__(
+        self, number: str, request: ResponsesRequest, completion: CompletionResponse
+    ) -> None:
         self._number, self._completion = number, completion
         self._item_id = f"msg_{number}"
         self._texts: list[str] = []

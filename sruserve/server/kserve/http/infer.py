@@ -6,7 +6,8 @@ import numpy as np
 
 from sruserve.server.auth import Tenant, Tenants
 from sruserve.server.errors import InvalidRequest
-from sruserve.server.http.call import JSON_TYPE, HttpCall
+from sruserve.server.http.call import HttpCall
+from sruserve.server.http.request_head import JSON_TYPE
 from sruserve.server.json_limits import check_json_size
 from sruserve.server.kserve.choosing import reply_numbers
 from sruserve.server.kserve.datatypes import BYTES, NUMBERS

@@ -51,7 +51,7 @@ class Grammars:
         vocabulary: ByteVocabulary = ALL,
     ) -> RemoteConstraint:
         process = await self.start(bounds or Bounds())
-        return await RemoteConstraint.compiled(kind, content, vocabulary, process)
+        return await RemoteConstraint.compile(kind, content, vocabulary, process)
 
     def regex(self, pattern: str, **options: Any) -> RemoteConstraint:
         return run(self.make("regex", pattern, **options))
