@@ -26,7 +26,7 @@ from tests.server.warm_requests import (
 )
 
 _WARM, _COUNTED = 200, 100
-_CLASSIFY, _HELD_STEP, _TOKENS = 303, 850, 202
+_CLASSIFY, _HELD_STEP, _TOKENS = 303, 850, 221
 
 
 class Allocations:
