@@ -2,6 +2,7 @@
 
 import json
 import select
+import socket
 import sys
 import threading
 import zlib
@@ -16,7 +17,7 @@ Server = TypeVar("Server", bound="FakeServer")
 class FakeServer(ThreadingHTTPServer):
     """Answers by method and path, a connection for each request.
 
-    sent: the paths of all requests. most_open: the largest number of open connections.
+    sent: the paths of all requests. peak_open: the largest number of connections that were open.
     """
 
     daemon_threads = True
@@ -27,6 +28,7 @@ class FakeServer(ThreadingHTTPServer):
         self.sent: list[str] = []
         self.headers: list[dict[str, str]] = []
         self.peak_open = self.open = 0
+        self._connections: set[socket.socket] = set()
         self.changed = threading.Condition()
 
     @property
@@ -41,13 +43,17 @@ class FakeServer(ThreadingHTTPServer):
         with self.changed:  # no connection is between the queue and the count for `alone`
             accepted = super().get_request()
             self.open += 1
-            self.peak_open = max(self.peak_open, self.open)
+            self._connections.add(accepted[0])
+            # A thread may not have noticed yet that its client has closed.
+            open_now = len(self._connections) - sum(map(_is_closed, self._connections))
+            self.peak_open = max(self.peak_open, open_now)
             self.changed.notify_all()
         return accepted
 
     def shutdown_request(self, request: Any) -> None:
         with self.changed:
             self.open -= 1
+            self._connections.discard(request)
             self.changed.notify_all()
         super().shutdown_request(request)
 
@@ -60,6 +66,16 @@ class FakeServer(ThreadingHTTPServer):
         """The number of connections whose requests are here or on their way."""
         more, _, _ = select.select([self.socket], [], [], 0)
         return self.open + bool(more)
+
+
+def _is_closed(connection: socket.socket) -> bool:
+    """Whether the other end of a connection has closed it, and sent nothing that is unread."""
+    try:
+        return not connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
 
 
 class _Handler(BaseHTTPRequestHandler):
