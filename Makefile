@@ -68,8 +68,8 @@ compiled: $(VENV)/.test $(OLDEST_TRITON) $(NEWEST_TRITON)  ## Compile the GPU ke
 
 oldest: $(OLDEST)/.done  ## Run the tests that need no GPU on the oldest allowed versions
 	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest --numprocesses=2 --dist=loadfile \
-		-W ignore::DeprecationWarning tests/kernels tests/model tests/server tests/test_cli.py \
-		tests/test_dependencies.py
+		-W ignore::DeprecationWarning tests/export tests/kernels tests/model tests/server \
+		tests/test_cli.py tests/test_dependencies.py
 
 docs: $(VENV)/.docs  ## Build the documentation as a site in site/, and check its links
 	OMP_NUM_THREADS=1 $(BIN)/python -m docs.site
