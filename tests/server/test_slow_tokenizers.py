@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import httpx
@@ -59,7 +60,23 @@ def client(serve: Serve, tmp_path_factory: pytest.TempPathFactory) -> Iterator[h
         yield client
 
 
-LONG_REQUESTS = {
+@contextmanager
+def requests_at(
+    gate: Gate, client: httpx.Client, path: str, body: dict[str, Any]
+) -> Iterator[None]:
+    """Requests whose tokenizer waits at a gate; when it opens, all are answered."""
+    with ThreadPoolExecutor(2 * THREADS) as asking:
+        try:
+            pending = [asking.submit(client.post, path, json=body) for _ in range(2 * THREADS)]
+            until(lambda: len(gate.waiting) > 0)
+            yield
+        finally:
+            gate.open.set()
+        for each in pending:
+            assert each.result().status_code == 200, each.result().text
+
+
+LONG_REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
     "classify": ("/v1/classify", {"model": "slow", "input": "stuck"}),
     "predict": ("/predict?model=slow", {"inputs": "stuck"}),
     "truncate": ("/predict?model=whole", {"inputs": "stuck", "truncate": True}),
@@ -75,18 +92,11 @@ def test_a_tokenizer_that_takes_long_holds_up_nobody_else(
 ) -> None:
     path, body = LONG_REQUESTS[name]
     gate = Gate(monkeypatch)
-    with ThreadPoolExecutor(2 * THREADS) as asking:
-        try:
-            pending = [asking.submit(client.post, path, json=body) for _ in range(2 * THREADS)]
-            until(lambda: len(gate.waiting) > 0)
-            for text in ("who", "who " * 10_000):  # on the event loop, and on the common threads
-                reply = client.post("/v1/classify", json={"model": "question", "input": text})
-                assert reply.status_code == 200, reply.text
-            assert len(gate.waiting) == 1
-        finally:
-            gate.open.set()
-        for each in pending:
-            assert each.result().status_code == 200, each.result().text
+    with requests_at(gate, client, path, body):
+        for text in ("who", "who " * 10_000):  # on the event loop, and on the common threads
+            reply = client.post("/v1/classify", json={"model": "question", "input": text})
+            assert reply.status_code == 200, reply.text
+        assert len(gate.waiting) == 1
 
 
 @pytest.mark.parametrize(("path", "field"), [("/v1/classify", "input"), ("/tokenize", "prompt")])
@@ -95,18 +105,11 @@ def test_large_texts_without_a_place_to_cut_are_tokenized_one_at_a_time(
 ) -> None:
     """Each takes up to 300 bytes for a character until its ids are known."""
     gate, body = Gate(monkeypatch), {"model": "question", field: "stuck" + "k" * LARGE}
-    with ThreadPoolExecutor(2 * THREADS) as asking:
-        try:
-            pending = [asking.submit(client.post, path, json=body) for _ in range(2 * THREADS)]
-            until(lambda: len(gate.waiting) > 0)
-            for text in ("who", f"{'k' * 60} " * (LARGE // 60)):
-                reply = client.post(path, json={"model": "question", field: text})
-                assert reply.status_code == 200, reply.text
-            assert len(gate.waiting) == 1
-        finally:
-            gate.open.set()
-        for each in pending:
-            assert each.result().status_code == 200, each.result().text
+    with requests_at(gate, client, path, body):
+        for text in ("who", f"{'k' * 60} " * (LARGE // 60)):
+            reply = client.post(path, json={"model": "question", field: text})
+            assert reply.status_code == 200, reply.text
+        assert len(gate.waiting) == 1
     assert len(gate.waiting) == 2 * THREADS
 
 
