@@ -10,6 +10,7 @@ import socket
 import struct
 import zlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -21,7 +22,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sruserve.server.app import Application
-from tests.memory import grows_by_less, malloc_bytes, python_blocks
+from tests import preloaded
+from tests.preloaded import ROOT
 from tests.server.conftest import Serve
 from tests.server.observing import metric, until
 
@@ -378,33 +380,8 @@ def test_requests_that_are_sent_without_reading_wait_outside(client: httpx.Clien
     assert sent < 64 << 20
 
 
-def test_thousands_of_bad_requests_leave_nothing_behind(
-    running: tuple[httpx.Client, Application],
-) -> None:
-    # an idle connection may be closed just when the next request is sent on it
-    alone = httpx.Limits(max_keepalive_connections=0)
-    with httpx.Client(base_url=running[0].base_url, limits=alone, timeout=60) as client:
-        leave_nothing_behind(client)
-
-
-def leave_nothing_behind(client: httpx.Client) -> None:
-    def round_of_them(count: int) -> None:
-        for number in range(count):
-            name = f"{number}-{os.urandom(8).hex()}"
-            client.post("/v1/score", json={"model": name, "input": "a"})
-            client.post("/v1/streams", json={"model": "characters", "state": name})
-            client.get(f"/v1/streams/{name}")
-            client.post(f"/v2/models/{name}/infer", json=infer_body(sequence_id=name))
-            client.post(INFER, json=infer_body(sequence_id=name))
-
-    def malloc_and_blocks() -> int:
-        return malloc_bytes() + 64 * python_blocks()
-
-    round_of_them(10)
-    samples = len(client.get("/metrics").text)
-    round_of_them(100)
-    # other threads of the process may allocate meanwhile, but what a request leaves, each leaves
-    assert grows_by_less(32_000, malloc_and_blocks, lambda: round_of_them(100), runs=10), (
-        "64 B a request"
-    )
-    assert len(client.get("/metrics").text) - samples < 2000
+def test_thousands_of_bad_requests_leave_nothing_behind(folders: Path) -> None:
+    done = preloaded.run("-m", "tests.server.bad_requests", os.fspath(folders), folder=ROOT)
+    left = json.loads(done.stdout or done.stderr)
+    assert min(left["bytes"]) < 32_000, f"64 B a request: {left}"
+    assert left["metrics"] < 2000
