@@ -174,14 +174,14 @@ def test_a_stream_that_redis_does_not_take_is_no_step(
 
 
 def test_forks_beyond_the_quota_are_none_at_all(serve: Serve, redis_port: int) -> None:
-    keys = json.dumps([{"tenant": "acme", "key": ACME, "state_bytes": 15_600}])
+    keys = json.dumps([{"tenant": "acme", "key": ACME, "state_bytes": 16_800}])
     store = f"redis://127.0.0.1:{redis_port}/5"
     with serve("characters", state_keys=KEYS, store=store, api_keys=keys) as (client, application):
         client.headers.update(bearer(ACME))
         replicas = Replicas([(client, application)], "redis")
         stream = replicas.create()
         replicas.step(stream, 1, prompt="a")
-        for _ in range(3):  # one of 2,900 bytes is there, and five of 2,300 fit beside it
+        for _ in range(3):  # one of 3,200 bytes is there, and five of 2,500 fit beside it
             full = replicas.post(stream, "fork", n=6)
             assert (full.status_code, code(full)) == (429, "state_quota_exceeded")
         assert replicas.post(stream, "fork", n=5).status_code == 201
