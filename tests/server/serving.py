@@ -13,6 +13,7 @@ import uvicorn
 
 from sruserve.server.app import Application
 from sruserve.server.clocks import SYSTEM_CLOCKS
+from sruserve.server.pulse import Pulse
 from sruserve.server.run import connections
 from sruserve.server.settings import load_settings
 from sruserve.server.streams.opening import create_streams
@@ -28,6 +29,7 @@ def serve_models(
     clock: HandClock | None = None,
     timing: RedisTiming = GENEROUS,
     grpc_connections: int | None = None,
+    pulse: Pulse | None = None,
     **settings: Any,
 ) -> Iterator[tuple[httpx.Client, Application]]:
     """Serve models, and yield a client and the application.
@@ -36,6 +38,7 @@ def serve_models(
     names: the folders that are served.
     clock: stands still until the test moves it; None: the machine's.
     grpc_connections: the limit of open gRPC connections; None: as the descriptors allow.
+    pulse: of the process; None: nothing looks after it.
     """
     chosen = tuple(folders / name for name in names)
     settings = {
@@ -45,7 +48,7 @@ def serve_models(
     } | settings
     clocks = SYSTEM_CLOCKS if clock is None else clock.clocks
     streams = partial(create_streams, timing=timing)
-    application = Application(load_settings(**settings), clocks=clocks, make_streams=streams)
+    application = Application(load_settings(**settings), pulse, clocks=clocks, make_streams=streams)
     application.metrics.seconds = 0.0  # tests read what they have just done
     application.constraints.timeout_seconds = 60.0  # on a busy machine
     application.constraints.stall_seconds = 60.0

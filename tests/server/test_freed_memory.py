@@ -1,15 +1,12 @@
 """What requests have freed goes back to the system, also from between blocks that are in use."""
 
 import threading
-from functools import partial
 
 import pytest
 
 from sruserve.server import freed_memory
-from sruserve.server.app import Application
 from sruserve.server.freed_memory import FreedMemory, resident_bytes
 from sruserve.server.pulse import Pulse
-from tests.server import conftest
 from tests.server.conftest import Serve
 
 MIB = 1 << 20
@@ -84,6 +81,5 @@ def test_a_server_looks_at_its_memory(monkeypatch: pytest.MonkeyPatch, serve: Se
     looked = threading.Event()
     monkeypatch.setattr(FreedMemory, "look", lambda *_: looked.set())
     pulse = Pulse(60, lambda: None, lambda: None)
-    monkeypatch.setattr(conftest, "Application", partial(Application, pulse=pulse))
-    with serve("question"):
+    with serve("question", pulse=pulse):
         assert looked.wait(60)

@@ -2,7 +2,6 @@
 
 import logging
 import threading
-from functools import partial
 from typing import Any
 
 import grpc
@@ -16,7 +15,6 @@ from sruserve.server.app import Application
 from sruserve.server.kserve.grpc import core as grpc_core
 from sruserve.server.kserve.grpc.service import SERVICE
 from sruserve.server.pulse import Pulse
-from tests.server import conftest
 from tests.server.conftest import Serve
 from tests.server.kserve.conftest import grpc_address
 from tests.server.kserve.grpc_inputs import inputs_of
@@ -97,14 +95,13 @@ def test_a_grpc_server_that_has_ended_ends_the_process(
 ) -> None:
     ended = threading.Event()
     pulse = Pulse(1, lambda: None, ended.set)
-    monkeypatch.setattr(conftest, "Application", partial(Application, pulse=pulse))
 
     async def fail(core: Any) -> Any:
         await cygrpc.AioServer._request_call(core)
         raise OSError("whatever")
 
     monkeypatch.setattr(grpc_core._RegisteredOnly, "_request_call", fail)
-    with serve("question", grpc_port=0) as (http, application):
+    with serve("question", pulse=pulse, grpc_port=0) as (http, application):
         assert application.grpc is not None
         assert application.grpc.alive
         assert not pulse.failed
