@@ -21,7 +21,6 @@ class Report:
     name: the benchmark's name. packages: the peers whose versions belong to the figures.
     quick: a smoke run, whose figures mean nothing and are not stored.
     lines: a file that gets every finding at once, as a line of JSON, in case the run is cut off.
-    facts: what else belongs to the figures, such as another commit.
     """
 
     def __init__(
@@ -30,10 +29,9 @@ class Report:
         packages: Sequence[str],
         quick: bool,
         lines: Path | None = None,
-        facts: Mapping[str, str] | None = None,
     ) -> None:
         self._name, self._quick, self._lines = name, quick, lines
-        self._machine = describe_machine(*packages) | dict(facts or {})
+        self._machine = describe_machine(*packages)
         self._cases: dict[str, dict[str, Any]] = {}
         self._checks: list[dict[str, Any]] = []
         self.line({"machine": self._machine})

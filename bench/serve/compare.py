@@ -6,8 +6,9 @@
 The other commit is installed into a temporary folder. Both servers run at the same time and get
 load in turn, in both orders: five rounds and one to warm up, of 3 seconds for each server and each
 of four numbers of connections, take two and a half minutes. A ratio is the median of the rounds'
-ratios. A missed target does not fail the run, but is marked in the table. Steps of streams in Redis
-are measured if redis-server and `.[redis]` are installed.
+ratios. A missed target does not fail the run, but is marked in the table. The result's name has the
+commit's. Steps of streams are measured if the other code has them; those in Redis need redis-server
+and `.[redis]`, too.
 """
 
 import argparse
@@ -57,9 +58,11 @@ def compare(report: Report, other: Path, rounds: int, seconds: int) -> None:
             classify = partial(_classify, Path(bodies.name), count, seconds)
             measures[f"classify, {count} connections: requests/s"] = classify, servers
         measures[f"{_STREAMS} completions at once: characters/s"] = _complete, servers
-        measures["steps of a held stream/s"] = _step, servers
-        if shutil.which("redis-server") and find_spec("redis"):
-            measures["steps of a stream in Redis/s"] = _step, _start(stack, other, in_redis=True)
+        if uvloop.run(_holds_streams(servers[_BEFORE])):
+            measures["steps of a held stream/s"] = _step, servers
+            if shutil.which("redis-server") and find_spec("redis"):
+                in_redis = _start(stack, other, in_redis=True)
+                measures["steps of a stream in Redis/s"] = _step, in_redis
         values: dict[tuple[str, str], list[float]] = defaultdict(list)
         for turn in range(-1, rounds):  # the first round warms both up
             for label, (ask, candidates) in measures.items():
@@ -93,6 +96,14 @@ def _complete(server: Server) -> float:
     return uvloop.run(over_http(server.port, _STREAMS, _TOKENS))
 
 
+async def _holds_streams(server: Server) -> bool:
+    """Whether the code is new enough to hold streams."""
+    client = await HttpClient.connect(server.port)
+    status, _ = await client.post("/v1/streams", {"model": CLASSIFIER.name})
+    client.close()
+    return status != 404
+
+
 def _step(server: Server) -> float:
     async def steps() -> float:
         client = await HttpClient.connect(server.port)
@@ -111,7 +122,7 @@ def main() -> int:
     args = _arguments()
     try:
         before = name_of(args.other)
-        report = Report("compare", ("uvicorn", "uvloop"), args.quick, facts={"before": before})
+        report = Report(f"compare-{before}", ("uvicorn", "uvloop"), args.quick)
         report.progress(f"installing {args.other}")
         with other_code(args.other) as other:
             if args.quick:
