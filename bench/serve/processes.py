@@ -108,7 +108,9 @@ def sruserve(
     def command(port: int) -> list[str]:
         return [*SRUSERVE, *map(str, folders), "--port", str(port)]
 
-    settings = {"SRUSERVE_LOG_LEVEL": "warning", "SRUSERVE_GRPC_PORT": "off", **(environment or {})}
+    settings = {"SRUSERVE_LOG_LEVEL": "warning", **(environment or {})}
+    if "grpc_port" in (checkout / "sruserve" / "server" / "settings.py").read_text():
+        settings.setdefault("SRUSERVE_GRPC_PORT", "off")  # an older commit refuses what it lacks
     return Server(name, command, lambda port: answers(port, "GET", "/readyz"), settings, checkout)
 
 
