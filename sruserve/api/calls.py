@@ -25,7 +25,7 @@ from sruserve.server.offload import offload
 from sruserve.server.repository.served import Served
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.tasks.embed import EmbedTask, vector_width
-from sruserve.server.tasks.per_input import Results, ResultTask
+from sruserve.server.tasks.per_input import PerInputTask, Results
 from sruserve.server.tasks.requests import (
     AnswerRequest,
     ChunkRequest,
@@ -204,13 +204,13 @@ def check_task(served: Served, schema: type[ModelRequest] | None) -> None:
 
 
 def _described(
-    task: ResultTask[Any], served: Served, results: Results, make: Callable[[Any], R]
+    task: PerInputTask, served: Served, results: Results, make: Callable[[Any], R]
 ) -> list[R]:
     return [make(task.describe(served, item, result)) for item, result in results.results]
 
 
 def _encoded(
-    task: ResultTask[Any], served: ServedModel, results: Results, _: object
+    task: PerInputTask, served: ServedModel, results: Results, _: object
 ) -> list[StreamResult]:
     """Encodings with the engine's own arrays, instead of lists."""
     del task

@@ -13,7 +13,7 @@ from sruserve.server.tasks.limits import InputLimits
 from sruserve.server.tasks.regress import RegressTask
 from sruserve.server.tasks.score import ScoreTask
 from sruserve.server.tasks.tag import TagTask
-from sruserve.server.tasks.task import Task
+from sruserve.server.tasks.task import Resources, Task
 from sruserve.server.tasks.tokenize import DetokenizeTask, TokenizeTask
 from sruserve.server.tasks.translate import TranslateTask
 
@@ -38,21 +38,22 @@ class Tasks(NamedTuple):
         cls, catalogue: Catalogue, limits: InputLimits, constraints: ConstraintCache
     ) -> "Tasks":
         """Create the tasks of a server."""
+        resources = Resources(catalogue, limits, constraints)
         return cls(
-            ClassifyTask(catalogue, limits),
-            TagTask(catalogue, limits),
-            RegressTask(catalogue, limits),
-            AnswerTask(catalogue, limits),
-            EncodeTask(catalogue, limits),
-            EmbedTask(catalogue, limits),
-            ScoreTask(catalogue, limits),
-            TokenizeTask(catalogue, limits),
-            DetokenizeTask(catalogue, limits),
-            CompleteTask(catalogue, limits, constraints),
-            TranslateTask(catalogue, limits),
+            ClassifyTask(resources),
+            TagTask(resources),
+            RegressTask(resources),
+            AnswerTask(resources),
+            EncodeTask(resources),
+            EmbedTask(resources),
+            ScoreTask(resources),
+            TokenizeTask(resources),
+            DetokenizeTask(resources),
+            CompleteTask(resources),
+            TranslateTask(resources),
         )
 
-    def of_model(self, name: str, *, reads_input: bool = False) -> Task[Any]:
+    def of_model(self, name: str, *, reads_input: bool = False) -> Task[Any, Any]:
         """The task with a name from a model's config.
 
         reads_input: for a language model, the task that scores an `input` instead of the one that

@@ -28,10 +28,10 @@ from sruserve.server.tasks.endpoint import Endpoint
 from sruserve.server.tasks.error_mapping import as_serve_error
 from sruserve.server.tasks.limits import text_numbers
 from sruserve.server.tasks.per_input import PerInputTask, Results
-from sruserve.server.tasks.requests import Request
+from sruserve.server.tasks.requests import ModelRequest, Request
 from sruserve.server.tasks.table import Tasks
 
-Body = TypeVar("Body", bound=Request)
+Body = TypeVar("Body", bound=ModelRequest)
 
 PATH = "/v1/stream"
 _BEGINNING = ("model", "state", "preset")
@@ -252,7 +252,7 @@ class SessionEndpoint(Endpoint[WebSocketRequest]):
             await self._complete(frame, served, stream, fields)
             return
         assert isinstance(task, PerInputTask)
-        request = _validated(task.schema, {"more": True, **fields})
+        request: Any = _validated(task.schema, {"more": True, **fields})
         fields.clear()  # the request has them now
         view = StreamView(served, stream.state, StateOutput.COPY, tokens=request.return_state)
         with await task.run(frame, request, view, frame.cost) as results:
@@ -309,7 +309,7 @@ def _validated(schema: type[Body], fields: dict[str, Any]) -> Body:
         raise as_serve_error(error, schema) from None
 
 
-def _describe(task: PerInputTask[Any], view: StreamView, results: Results) -> dict[str, Any]:
+def _describe(task: PerInputTask, view: StreamView, results: Results) -> dict[str, Any]:
     """The result of a frame."""
     ((item, result),) = results.results
     return {**task.describe(view, item, result), "usage": {"steps": results.steps}}

@@ -33,13 +33,13 @@ from sruserve.server.tasks.error_mapping import as_serve_error
 from sruserve.server.tasks.requests import (
     ClassifyRequest,
     EncodeRequest,
+    ModelRequest,
     RegressRequest,
-    Request,
     ScoreRequest,
     TagRequest,
 )
 
-_STEPS: dict[type[Request], type[Step]] = {
+_STEPS: dict[type[ModelRequest], type[Step]] = {
     ClassifyRequest: ClassifyStep,
     TagRequest: TagStep,
     RegressRequest: RegressStep,
