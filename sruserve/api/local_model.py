@@ -21,6 +21,7 @@ from sruserve.server.process_limits import process_limit
 from sruserve.server.repository.served import InFlight, Served
 from sruserve.server.repository.served_model import ServedModel, with_states
 from sruserve.server.settings import Settings, SettingsError
+from sruserve.server.tasks.complete import CompleteTask
 from sruserve.server.tasks.completion import CompletionResponse
 from sruserve.server.tasks.completion_request import CompletionRequest
 from sruserve.server.tasks.constraint_cache import ConstraintCache
@@ -28,8 +29,7 @@ from sruserve.server.tasks.error_mapping import as_serve_error
 from sruserve.server.tasks.limits import InputLimits
 from sruserve.server.tasks.per_input import PerInputTask, Results
 from sruserve.server.tasks.requests import ModelRequest, WordFeatures
-from sruserve.server.tasks.table import Tasks
-from sruserve.server.tasks.task import Task
+from sruserve.server.tasks.table import AnyTask, Tasks
 
 R = TypeVar("R", bound=ModelRequest)
 
@@ -55,7 +55,7 @@ class LocalModel:
         lifecycle.repository.on_end.append(self._constraints.end)
         self.limits = InputLimits.of(settings)
         self._tasks = Tasks.create(lifecycle.catalogue, self.limits, self._constraints)
-        self._by_schema: dict[type[ModelRequest], Task[Any, Any]] = {
+        self._by_schema: dict[type[ModelRequest], AnyTask] = {
             task.schema: task for task in self._tasks
         }
         self._per_input: dict[type[ModelRequest], PerInputTask] = {
@@ -130,7 +130,7 @@ class LocalModel:
         served: as for `results`.
         """
         with self._call(request, served) as (caller, model):
-            async with self._tasks.complete.run(
+            async with self._tasks[CompleteTask].run(
                 caller, request, with_states(model), _cost(request)
             ) as completion:
                 yield caller, completion

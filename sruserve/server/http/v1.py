@@ -53,15 +53,12 @@ class TaskEndpoint(HttpEndpoint, Generic[Body]):
 
 
 class PerInputEndpoint(TaskEndpoint[Body]):
-    """Replies with a JSON object with a result for each input.
+    """Replies with a JSON object with a result for each input."""
 
-    prefix: of the ids of its replies.
-    """
-
-    def __init__(self, path: str, prefix: str, task: Task[Body, Any], tenants: Tenants) -> None:
+    def __init__(self, path: str, task: Task[Body, Any], tenants: Tenants) -> None:
         super().__init__(path, task, tenants)
         assert isinstance(task, PerInputTask)
-        self._per_input, self._prefix = task, prefix
+        self._per_input, self._prefix = task, task.prefix
 
     async def answer(
         self, caller: Caller, reply: ReplyWriter, request: Body, served: Served, cost: int

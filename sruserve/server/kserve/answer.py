@@ -23,7 +23,8 @@ class Answer(TensorTask):
     fields: ClassVar[Mapping[str, str]] = {"question": "question", "context": "context"}
     options: ClassVar[Sequence[str]] = ("n_best",)
 
-    def __init__(self, task: AnswerTask, max_batch_size: int) -> None:
+    def __init__(self, served: ServedModel, task: AnswerTask, max_batch_size: int) -> None:
+        del served  # tensors are the same for all models
         self.schema = task.schema
         self._task = task
         inputs = (

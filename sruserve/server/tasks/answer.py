@@ -45,9 +45,13 @@ class Pair(SequenceInput):
 
 
 class AnswerTask(Task[AnswerRequest, ServedModel]):
-    """The spans of a context that answer a question best."""
+    """Answer questions.
+
+    Find the answers to questions in a text: the spans of its words that score best.
+    """
 
     name, schema = "answer", AnswerRequest
+    route, prefix = "answer", "ans"
 
     async def run(
         self, caller: Caller, request: AnswerRequest, served: ServedModel, cost: int

@@ -22,9 +22,13 @@ _INPUTS = SequenceReader()
 
 
 class ClassifyTask(Task[ClassifyRequest, ServedModel]):
-    """A label with its score, and the scores of all labels."""
+    """Classify texts.
+
+    Label texts, features or pairs of texts, or the next chunk of a stream.
+    """
 
     name, schema = "classify", ClassifyRequest
+    route, prefix, streams = "classify", "cls", True
     other_names = (_PAIR,)
 
     def choose(self, request: ClassifyRequest) -> ServedModel:

@@ -37,6 +37,7 @@ class CompleteTask(Task[CompletionRequest, ServedModel]):
     """`n` choices for each prompt: choice `p * n + i` is the i-th of prompt `p`."""
 
     name, schema = "generate", CompletionRequest
+    route, prefix, streams = "completions", "cmpl", True
 
     @asynccontextmanager
     async def run(

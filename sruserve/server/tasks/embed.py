@@ -24,6 +24,7 @@ class EmbedTask(Task[EmbedRequest, ServedModel]):
     """The pooled output at the last step, (width), float32."""
 
     name, schema = "classify", EmbedRequest
+    route, prefix, is_default = "embeddings", "emb", False
     other_names = (EncodeTask.name,)
 
     def choose(self, request: EmbedRequest) -> ServedModel:

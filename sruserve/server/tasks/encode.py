@@ -17,9 +17,13 @@ _TURN = 4096  # numbers that are listed at once, which blocks the interpreter
 
 
 class EncodeTask(Task[EncodeRequest, ServedModel]):
-    """The outputs of the last layer, steps x features."""
+    """Compute outputs.
+
+    Return the outputs of a network without a head for each step.
+    """
 
     name, schema = "encode", EncodeRequest
+    route, prefix, streams = "encode", "enc", True
 
     async def run(
         self, caller: Caller, request: EncodeRequest, served: ServedModel, cost: int

@@ -34,9 +34,14 @@ _ONE_JOB = nullcontext()
 
 
 class RegressTask(Task[RegressRequest, ServedModel]):
-    """The values after the last step, or after each, and those of the steps ahead."""
+    """Predict values.
+
+    Predict named values, or quantiles of them, after the last step or after each; with
+    `steps_ahead`, also those of the steps to come.
+    """
 
     name, schema = "regress", RegressRequest
+    route, prefix, streams = "regress", "reg", True
 
     async def run(
         self, caller: Caller, request: RegressRequest, served: ServedModel, cost: int

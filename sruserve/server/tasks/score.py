@@ -17,9 +17,14 @@ _LN_2 = log(2)
 
 
 class ScoreTask(Task[ScoreRequest, ServedModel]):
-    """The log-likelihood of all tokens with a predecessor, also in bits."""
+    """Score texts.
+
+    Return the log-likelihood and bits per character of texts under a language model.
+    """
 
     name, schema = "generate", ScoreRequest
+    route, prefix, streams = "score", "score", True
+    chosen_by = "input"
 
     async def run(
         self, caller: Caller, request: ScoreRequest, served: ServedModel, cost: int

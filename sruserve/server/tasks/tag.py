@@ -76,9 +76,16 @@ class Text(Steps):
 
 
 class TagTask(Task[TagRequest, ServedModel]):
-    """The label of each step with its score, and spans."""
+    """Label every step.
+
+    Label each token of texts, or each step of ids or features, and merge the labels into spans.
+
+    A span that continues one of the chunk before is `continued`. A model with a CRF returns the
+    labels of a stream when no later step can change them; `pending` counts the others.
+    """
 
     name, schema = "tag", TagRequest
+    route, prefix, streams = "tag", "tag", True
 
     def __init__(self, resources: Resources) -> None:
         super().__init__(resources)

@@ -44,6 +44,7 @@ class TokenizeTask(Task[TokenizeRequest, ServedModel]):
     """The ids that a model with a vocabulary reads for a text."""
 
     name, other_names, schema = _TASKS[0], _TASKS[1:], TokenizeRequest
+    is_default = False
 
     def choose(self, request: Any) -> ServedModel:
         return with_states(self.catalogue.choose(request.model, *_TASKS))
@@ -76,6 +77,7 @@ class DetokenizeTask(Task[DetokenizeRequest, ServedModel]):
     """The text that ids of a model's vocabulary stand for."""
 
     name, other_names, schema = _TASKS[0], _TASKS[1:], DetokenizeRequest
+    is_default = False
 
     def choose(self, request: Any) -> ServedModel:
         return with_states(self.catalogue.choose(request.model, *_TASKS))

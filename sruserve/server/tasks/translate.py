@@ -36,6 +36,7 @@ class TranslateTask(Task[TranslateRequest, ServedTranslator]):
     """The `n_best` translations of each text, the best one first."""
 
     name, schema = "translate", TranslateRequest
+    route, prefix = "translate", "tr"
 
     async def run(
         self, caller: Caller, request: TranslateRequest, served: ServedTranslator, cost: int
