@@ -85,7 +85,8 @@ class LineEndpoint(Endpoint[LineCall]):
             raise InvalidRequest("there is no such verb")
         request = task.schema(input=text)
         served = task.choose(request).for_tenant(tenant)
-        with await task.run(call, request, served, len(text)) as results:
+        call.model = served.name
+        with served.in_flight, await task.run(call, request, served, len(text)) as results:
             call.say(dumps([task.describe(served, *result) for result in results.results]))
 
     async def _complete(self, call: LineCall, tenant: Tenant, count: str, prompt: str) -> None:

@@ -120,6 +120,14 @@ def test_the_architecture_shows_its_code() -> None:
     assert "\n".join(code.split()) in "\n".join(source.split())
 
 
+def test_a_model_has_one_default_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "TABLE", (*table.TABLE, NormTask))
+    with pytest.raises(AssertionError, match="both the default for 'encode'"):
+        table.default_tasks()
+    monkeypatch.setattr(NormTask, "is_default", False)
+    assert table.default_tasks()["encode"] is EncodeTask
+
+
 def test_it_imports_no_protocol() -> None:
     source = Path(toy_task.__file__).read_text()
     assert not any(f"sruserve.server.{room}" in source for room in ("http", "kserve", "websocket"))

@@ -39,12 +39,13 @@ TABLE: tuple[type[AnyTask], ...] = (
 
 def default_tasks() -> dict[str, type[AnyTask]]:
     """The task that a model is asked for by its name alone, by the model's own task."""
-    return {
-        name: task
-        for task in TABLE
-        if task.is_default and task.chosen_by is None
-        for name in task.names()
-    }
+    defaults: dict[str, type[AnyTask]] = {}
+    for task in TABLE:
+        if task.is_default and task.chosen_by is None:
+            for name in task.names():
+                other = defaults.setdefault(name, task)
+                assert other is task, f"{other} and {task} are both the default for '{name}'"
+    return defaults
 
 
 class Tasks:

@@ -132,8 +132,9 @@ def _schema_of(task: type[AnyTask]) -> type[Step]:
         return _STEPS[task]
     name = task.schema.__name__.removesuffix("Request")
     bases: tuple[Any, ...] = (Step, task.schema)
-    made: type[Step] = create_model(f"{name}Step", __base__=bases)
-    return made
+    made: Any = create_model(f"{name}Step", __base__=bases)
+    schema: type[Step] = made
+    return schema
 
 
 def _has_field(body: bytes, name: str) -> bool:
