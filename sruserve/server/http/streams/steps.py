@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from pydantic import ValidationError, create_model
 from pydantic_core import from_json
@@ -132,9 +132,7 @@ def _schema_of(task: type[AnyTask]) -> type[Step]:
         return _STEPS[task]
     name = task.schema.__name__.removesuffix("Request")
     bases: tuple[Any, ...] = (Step, task.schema)
-    made: Any = create_model(f"{name}Step", __base__=bases)
-    schema: type[Step] = made
-    return schema
+    return cast("type[Step]", create_model(f"{name}Step", __base__=bases))
 
 
 def _has_field(body: bytes, name: str) -> bool:
