@@ -24,8 +24,8 @@ from sruserve.server.errors import InvalidRequest, WrongTask
 from sruserve.server.offload import offload
 from sruserve.server.repository.served import Served
 from sruserve.server.repository.served_model import ServedModel
-from sruserve.server.tasks.embed import EmbedTask, vector_width
-from sruserve.server.tasks.per_input import Results, ResultTask
+from sruserve.server.tasks.embed import vector_width
+from sruserve.server.tasks.per_input import PerInputTask, Results
 from sruserve.server.tasks.requests import (
     AnswerRequest,
     ChunkRequest,
@@ -37,6 +37,7 @@ from sruserve.server.tasks.requests import (
     ScoreRequest,
     TagRequest,
 )
+from sruserve.server.tasks.table import TABLE, AnyTask
 from sruserve.server.tasks.translate_request import TranslateRequest
 
 R = TypeVar("R")
@@ -102,18 +103,9 @@ METHODS = {
     "generate": "generate or model.score",
     "translate": "translate",
 }
-"""The method for each task."""
+"""The method for each task of a model."""
 
-_SCHEMAS: dict[str, type[ModelRequest]] = {
-    "classify": ClassifyRequest,
-    "pair": ClassifyRequest,
-    "tag": TagRequest,
-    "regress": RegressRequest,
-    "answer": AnswerRequest,
-    "encode": EncodeRequest,
-    "generate": ScoreRequest,
-    "translate": TranslateRequest,
-}
+_TASKS: dict[type[ModelRequest], type[AnyTask]] = {task.schema: task for task in TABLE}
 _RESULTS: dict[type[ModelRequest], Callable[[Any], Any]] = {
     ClassifyRequest: Classification.of,
     TagRequest: Tagging.of,
@@ -178,9 +170,10 @@ def request_of(schema: type[Body], fields: dict[str, Any]) -> Body:
 
 def schema_of(served: Served) -> type[ChunkRequest]:
     """The request that reads the chunks of a stream."""
-    schema = _SCHEMAS[served.task]
-    assert issubclass(schema, ChunkRequest)
-    return schema
+    for schema, task in _TASKS.items():
+        if task.streams and served.task in task.names() and issubclass(schema, ChunkRequest):
+            return schema
+    raise AssertionError(f"no task reads the chunks of a stream of {served.name}")
 
 
 def is_single(inputs: Any) -> bool:
@@ -188,29 +181,23 @@ def is_single(inputs: Any) -> bool:
     return Inputs(inputs).single
 
 
-def check_task(served: Served, schema: type[ModelRequest] | None) -> None:
-    """Raise `WrongTask`, with the method to call, unless the model has the task of a request.
-
-    schema: of the request; None: a completion.
-    """
-    task = served.task
-    if _SCHEMAS[task] is schema or (schema is None and task == "generate"):
-        return
-    if schema is EmbedRequest and task in (EmbedTask.name, *EmbedTask.other_names):
-        return
-    raise WrongTask(
-        f"{served.name} is a model for '{task}': call model.{METHODS[task]}", param="model"
-    )
+def check_task(served: Served, schema: type[ModelRequest]) -> None:
+    """Raise `WrongTask`, with the method to call, unless the model has the task of a request."""
+    if served.task not in _TASKS[schema].names():
+        raise WrongTask(
+            f"{served.name} is a model for '{served.task}': call model.{METHODS[served.task]}",
+            param="model",
+        )
 
 
 def _described(
-    task: ResultTask[Any], served: Served, results: Results, make: Callable[[Any], R]
+    task: PerInputTask, served: Served, results: Results, make: Callable[[Any], R]
 ) -> list[R]:
     return [make(task.describe(served, item, result)) for item, result in results.results]
 
 
 def _encoded(
-    task: ResultTask[Any], served: ServedModel, results: Results, _: object
+    task: PerInputTask, served: ServedModel, results: Results, _: object
 ) -> list[StreamResult]:
     """Encodings with the engine's own arrays, instead of lists."""
     del task

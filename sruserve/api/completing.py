@@ -62,7 +62,7 @@ class Completing:
         stream: Continued | None = None,
     ) -> Self:
         """A completion of one or several prompts; it does not run yet. Raises `ServeError`."""
-        check_task(local.served, None)
+        check_task(local.served, CompletionRequest)
         inputs = Inputs(prompt, state=fields.pop("state", None))
         (piece,) = inputs.pieces(1 << 62) if inputs.values else ({"input": []},)
         if "features" in piece:

@@ -21,15 +21,15 @@ from sruserve.server.process_limits import process_limit
 from sruserve.server.repository.served import InFlight, Served
 from sruserve.server.repository.served_model import ServedModel, with_states
 from sruserve.server.settings import Settings, SettingsError
+from sruserve.server.tasks.complete import CompleteTask
 from sruserve.server.tasks.completion import CompletionResponse
 from sruserve.server.tasks.completion_request import CompletionRequest
 from sruserve.server.tasks.constraint_cache import ConstraintCache
 from sruserve.server.tasks.error_mapping import as_serve_error
 from sruserve.server.tasks.limits import InputLimits
-from sruserve.server.tasks.per_input import Results, ResultTask
+from sruserve.server.tasks.per_input import PerInputTask, Results
 from sruserve.server.tasks.requests import ModelRequest, WordFeatures
-from sruserve.server.tasks.table import Tasks
-from sruserve.server.tasks.task import BaseTask, Task
+from sruserve.server.tasks.table import AnyTask, Tasks
 
 R = TypeVar("R", bound=ModelRequest)
 
@@ -55,8 +55,11 @@ class LocalModel:
         lifecycle.repository.on_end.append(self._constraints.end)
         self.limits = InputLimits.of(settings)
         self._tasks = Tasks.create(lifecycle.catalogue, self.limits, self._constraints)
-        self._by_schema: dict[type[ModelRequest], BaseTask[Any]] = {
+        self._by_schema: dict[type[ModelRequest], AnyTask] = {
             task.schema: task for task in self._tasks
+        }
+        self._per_input: dict[type[ModelRequest], PerInputTask] = {
+            task.schema: task for task in self._tasks if isinstance(task, PerInputTask)
         }
         (self.served,) = lifecycle.catalogue.every()
         self._places = FairSemaphore(_PLACES)
@@ -107,13 +110,12 @@ class LocalModel:
     @asynccontextmanager
     async def results(
         self, request: ModelRequest, served: ServedModel | None = None
-    ) -> AsyncIterator[tuple[ResultTask[Any], Results]]:
+    ) -> AsyncIterator[tuple[PerInputTask, Results]]:
         """The task of a request and its results as the engine makes them, with arrays.
 
         served: a view of the model for this request; None: the model.
         """
-        task = self._by_schema[type(request)]
-        assert isinstance(task, ResultTask)
+        task = self._per_input[type(request)]
         with self._answering, self._call(request, served) as (caller, model):
             async with self._places.place(None):
                 with await task.run(caller, request, model, _cost(request)) as results:
@@ -128,7 +130,7 @@ class LocalModel:
         served: as for `results`.
         """
         with self._call(request, served) as (caller, model):
-            async with self._tasks.complete.run(
+            async with self._tasks[CompleteTask].run(
                 caller, request, with_states(model), _cost(request)
             ) as completion:
                 yield caller, completion
@@ -143,7 +145,6 @@ class LocalModel:
         task = self._by_schema[type(request)]
         model = served or task.choose(request)
         if served is not None:
-            assert isinstance(task, Task)
             task.check(request, served)
         try:
             with LocalCaller() as caller, model.in_flight:

@@ -8,41 +8,13 @@ from typing import Any
 from sruserve.batch.records import Record, Texts
 from sruserve.server.errors import InvalidRequest, MalformedBody, ServeError, WrongTask
 from sruserve.server.tasks.completion_request import CompletionRequest
-from sruserve.server.tasks.requests import (
-    AnswerRequest,
-    ClassifyRequest,
-    EmbedRequest,
-    EncodeRequest,
-    ModelRequest,
-    RegressRequest,
-    ScoreRequest,
-    TagRequest,
-)
-from sruserve.server.tasks.translate_request import TranslateRequest
+from sruserve.server.tasks.embed import EmbedTask
+from sruserve.server.tasks.requests import ModelRequest
+from sruserve.server.tasks.score import ScoreTask
+from sruserve.server.tasks.table import TABLE, AnyTask, default_tasks
 
-_SCHEMAS: dict[str, type[ModelRequest]] = {
-    "classify": ClassifyRequest,
-    "pair": ClassifyRequest,
-    "tag": TagRequest,
-    "regress": RegressRequest,
-    "answer": AnswerRequest,
-    "encode": EncodeRequest,
-    "generate": CompletionRequest,
-    "score": ScoreRequest,
-    "embed": EmbedRequest,
-    "translate": TranslateRequest,
-}
-_ROUTES: dict[str, type[ModelRequest]] = {
-    "/v1/completions": CompletionRequest,
-    "/v1/classify": ClassifyRequest,
-    "/v1/tag": TagRequest,
-    "/v1/regress": RegressRequest,
-    "/v1/answer": AnswerRequest,
-    "/v1/encode": EncodeRequest,
-    "/v1/score": ScoreRequest,
-    "/v1/embeddings": EmbedRequest,
-    "/v1/translate": TranslateRequest,
-}
+_TASKS: dict[str, type[AnyTask]] = {**default_tasks(), "score": ScoreTask, "embed": EmbedTask}
+_ROUTES = {f"/v1/{task.route}": task.schema for task in TABLE if task.route is not None}
 CONTENTS = ("input", "pair", "features", "question", "context")
 
 
@@ -78,7 +50,7 @@ class EntryReader:
 
     def __init__(self, task: str, model: str, options: Mapping[str, Any]) -> None:
         _check_whole(options)
-        self._schema, self._model, self._options = _SCHEMAS[task], model, options
+        self._schema, self._model, self._options = _TASKS[task].schema, model, options
         self._text = "prompt" if self._schema is CompletionRequest else "input"
         self._text_key = self._key(self._schema, {**options, self._text: ""})
         self.options_size = _size(options)

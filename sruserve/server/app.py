@@ -5,7 +5,6 @@ import logging
 import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sruserve.model.errors import ModelError
@@ -28,6 +27,7 @@ from sruserve.server.http.endpoint import HttpEndpoint
 from sruserve.server.http.intake import Intake
 from sruserve.server.http.observed import refuse
 from sruserve.server.http.openapi import create_document
+from sruserve.server.http.openapi_parts import Json
 from sruserve.server.http.origins import Origins, answer_preflight, readable
 from sruserve.server.http.responses_api import routes as responses_api
 from sruserve.server.http.router import Router
@@ -53,6 +53,8 @@ from sruserve.server.pulse import Pulse, Watched
 from sruserve.server.settings import Settings, SettingsError, read_certificates
 from sruserve.server.streams.opening import create_streams
 from sruserve.server.streams.service import Streams
+from sruserve.server.tasks.classify import ClassifyTask
+from sruserve.server.tasks.complete import CompleteTask
 from sruserve.server.tasks.constraint_cache import ConstraintCache
 from sruserve.server.tasks.endpoint import Endpoint
 from sruserve.server.tasks.limits import InputLimits
@@ -67,8 +69,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("sruserve.server")
 
-ROUTES: tuple[Route[Any], ...] = (
-    *v1_routes.ROUTES,
+_OTHER_ROUTES: tuple[Route[Any], ...] = (
     *predict.ROUTES,
     *tokenize.ROUTES,
     *responses_api.ROUTES,
@@ -80,6 +81,14 @@ ROUTES: tuple[Route[Any], ...] = (
     *docs.ROUTES,
     *kserve.ROUTES,
 )
+
+
+def _document() -> Json:
+    """The OpenAPI document of all routes."""
+    return create_document((*v1_routes.routes(), *_OTHER_ROUTES))
+
+
+ROUTES: tuple[Route[Any], ...] = (*v1_routes.routes(), *_OTHER_ROUTES)
 MakeStreams = Callable[[Settings, Tenants, Callable[[], float]], Streams]
 
 
@@ -101,7 +110,7 @@ class Application:
         self._pulse, self._clocks, self._make_streams = pulse, clocks, make_streams
         self.lifecycle = Lifecycle(settings, clocks)
         self.metrics, self._freed_memory = MetricsPage(), FreedMemory()
-        self._documentation = docs.Documentation(partial(create_document, ROUTES))
+        self._documentation = docs.Documentation(_document)
         self._index = index.Index(settings.page)
         self._hot: dict[str, HttpEndpoint] = {}
         limit = process_limit()
@@ -199,15 +208,15 @@ class Application:
 
     def _add_endpoints(self) -> Inference:
         settings = self.settings
-        limits = self.limits = InputLimits.of(settings)
+        limits = self.limits = InputLimits.of(settings, self._clocks.monotonic)
         catalogue, tenants = self.lifecycle.catalogue, self.lifecycle.tenants
         tasks = self.tasks = Tasks.create(catalogue, limits, self.constraints)
         endpoints = v1_routes.mount(tasks, tenants, settings.sse_ping_seconds)
         hot: list[tuple[Route[Any], HttpEndpoint]] = [
             *endpoints,
-            *predict.mount(tenants, tasks.classify, settings.max_batch_tokens),
+            *predict.mount(tenants, tasks[ClassifyTask], settings.max_batch_tokens),
             *tokenize.mount(tasks, tenants),
-            *responses_api.mount(tasks.complete, tenants, settings.sse_ping_seconds),
+            *responses_api.mount(tasks[CompleteTask], tenants, settings.sse_ping_seconds),
         ]
         self._hot = {route.path: endpoint for route, endpoint in hot}
         self.streams = self._make_streams(settings, tenants, self._clocks.monotonic)
@@ -228,8 +237,7 @@ class Application:
             *index.mount(self._index),
             *docs.mount(self._documentation),
         ]
-        document = partial(create_document, ROUTES)
-        self.router = Router(fast, self.lifecycle.answering, slow, document)
+        self.router = Router(fast, self.lifecycle.answering, slow, _document)
         self.router.fallbacks[kserve.PREFIX] = UnknownRouteEndpoint(tenants, self.router.explain)
         self._sockets = WebSocketEndpoint(
             SessionEndpoint(catalogue, tenants, tasks),

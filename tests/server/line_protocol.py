@@ -4,11 +4,14 @@ classify TEXT         its label
 complete N PROMPT     N tokens as they come, in a line for each chunk, then "."
 create MODEL          the id of a new stream
 step ID NUMBER TEXT   the label of what the stream has read so far; the same again if repeated
+ROUTE TEXT            the result of any other task that has this route under `/v1`, as JSON
 """
 
 import asyncio
 from collections.abc import Callable
 from functools import partial
+from json import dumps
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -20,6 +23,8 @@ from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.streams.service import digest_of
 from sruserve.server.streams.step_view import StreamView
 from sruserve.server.tasks.caller import Caller, StepCaller
+from sruserve.server.tasks.classify import ClassifyTask
+from sruserve.server.tasks.complete import CompleteTask
 from sruserve.server.tasks.completion_request import CompletionRequest
 from sruserve.server.tasks.endpoint import Endpoint
 from sruserve.server.tasks.requests import ClassifyRequest
@@ -51,7 +56,7 @@ class LineEndpoint(Endpoint[LineCall]):
         verb, _, rest = call.line.decode().partition(" ")
         match verb:
             case "classify":
-                served = self._tasks.classify.choose(ClassifyRequest(input=rest))
+                served = self._tasks[ClassifyTask].choose(ClassifyRequest(input=rest))
                 call.model = served.name
                 with served.in_flight:
                     call.say(await self._label(call, served.for_tenant(tenant), rest))
@@ -63,19 +68,29 @@ class LineEndpoint(Endpoint[LineCall]):
             case "step":
                 await self._step(call, tenant, *rest.split(" ", 2))
             case _:
-                raise InvalidRequest("there is no such verb")
+                await self._other(call, tenant, verb, rest)
 
     async def refuse(self, call: LineCall, problem: ServeError) -> None:
         call.say(f"! {problem.code}")
 
     async def _label(self, caller: Caller, served: ServedModel, text: str) -> str:
-        task, request = self._tasks.classify, ClassifyRequest(input=text, more=True)
+        task, request = self._tasks[ClassifyTask], ClassifyRequest(input=text, more=True)
         with await task.run(caller, request, served, len(text)) as results:
             ((item, result),) = results.results
             return str(task.describe(served, item, result)["label"])
 
+    async def _other(self, call: LineCall, tenant: Tenant, verb: str, text: str) -> None:
+        task: Any = next((task for task in self._tasks if task.route == verb), None)
+        if task is None:
+            raise InvalidRequest("there is no such verb")
+        request = task.schema(input=text)
+        served = task.choose(request).for_tenant(tenant)
+        call.model = served.name
+        with served.in_flight, await task.run(call, request, served, len(text)) as results:
+            call.say(dumps([task.describe(served, *result) for result in results.results]))
+
     async def _complete(self, call: LineCall, tenant: Tenant, count: str, prompt: str) -> None:
-        task = self._tasks.complete
+        task = self._tasks[CompleteTask]
         request = CompletionRequest(prompt=prompt, max_tokens=int(count), seed=7, stream=True)
         served = task.choose(request).for_tenant(tenant)
         async with task.run(call, request, served, len(prompt)) as completion:

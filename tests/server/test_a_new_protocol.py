@@ -1,78 +1,18 @@
 """A protocol that nobody knew when the server was written, in one file (`line_protocol.py`)."""
 
 import ast
-import asyncio
 import re
-import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 
-from sruserve.server.app import Application
-from sruserve.server.lifecycle import Lifecycle
 from tests.server import line_protocol
 from tests.server.conftest import TEXT, Serve
-from tests.server.line_protocol import LineEndpoint, serve_lines
+from tests.server.line_client import lines
 from tests.server.observing import until
 
-
-class Lines:
-    """A client."""
-
-    def __init__(self, port: int) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), 60)
-        self._file = self._socket.makefile("rw", newline="\n")
-
-    def ask(self, line: str) -> str:
-        self._file.write(line + "\n")
-        self._file.flush()
-        return self._file.readline().rstrip("\n")
-
-    def rest(self) -> list[str]:
-        """The lines before the last one, "."."""
-        return list(iter(lambda: self._file.readline().rstrip("\n"), "."))
-
-    def close(self) -> None:
-        self._file.close()
-        self._socket.close()
-
-
-@contextmanager
-def lines(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[httpx.Client, Lines]]:
-    ports: list[int] = []
-    servers: list[asyncio.Server] = []
-    add, stop = Application._add_endpoints, Lifecycle.stop
-
-    async def also_stop(lifecycle: Lifecycle) -> None:
-        servers.pop().close()
-        await stop(lifecycle)
-
-    def also_lines(application: Application) -> Any:
-        inference = add(application)
-
-        async def listen() -> None:
-            answer = partial(serve_lines, LineEndpoint(application))
-            server = await asyncio.start_server(answer, "127.0.0.1", 0)
-            servers.append(server)
-            ports.append(server.sockets[0].getsockname()[1])
-
-        application.listening = asyncio.ensure_future(listen())  # type: ignore[attr-defined]
-        return inference
-
-    monkeypatch.setattr(Application, "_add_endpoints", also_lines)
-    monkeypatch.setattr(Lifecycle, "stop", also_stop)
-    with serve("question", "characters") as (client, _):
-        until(lambda: bool(ports))
-        connected = Lines(ports[0])
-        try:
-            yield client, connected
-        finally:
-            connected.close()
+MODELS = ("question", "characters")
 
 
 def classify(client: httpx.Client, text: str) -> str:
@@ -89,7 +29,7 @@ def counted(client: httpx.Client, outcome: str) -> float:
 def test_it_serves_classify_completions_and_held_streams(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with lines(serve, monkeypatch) as (client, connected):
+    with lines(serve, monkeypatch, *MODELS) as (client, connected):
         assert connected.ask(f"classify {TEXT} ") == classify(client, f"{TEXT} ")
 
         first = connected.ask("complete 40 How far")
@@ -109,7 +49,7 @@ def test_it_serves_classify_completions_and_held_streams(
 def test_its_errors_and_outcomes_are_the_servers(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with lines(serve, monkeypatch) as (client, connected):
+    with lines(serve, monkeypatch, *MODELS) as (client, connected):
         before = counted(client, "invalid")
         assert connected.ask("classify ") == "! empty_input"
         assert connected.ask("step nothing 1 a") == "! stream_unknown"
@@ -120,7 +60,7 @@ def test_its_errors_and_outcomes_are_the_servers(
 def test_a_client_that_leaves_withdraws_its_job(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with lines(serve, monkeypatch) as (client, connected):
+    with lines(serve, monkeypatch, *MODELS) as (client, connected):
         before = counted(client, "cancelled")
         assert connected.ask("complete 4000 How far")
         connected.close()

@@ -1,6 +1,6 @@
 """The models of all replies: they describe the API, and tests validate replies against them."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
@@ -28,6 +28,17 @@ class Classification(BaseModel):
 
 class Steps(BaseModel):
     steps: int = Field(description="Number of computed tokens or feature rows.")
+
+
+class ResultsReply(BaseModel):
+    """The results of a task."""
+
+    id: _Id
+    model: _Model
+    results: list[dict[str, Any]] = Field(
+        description="One entry for each input, in their order, with the fields of the task."
+    )
+    usage: Steps = Field(description="What the request computed.")
 
 
 class ClassifyReply(BaseModel):

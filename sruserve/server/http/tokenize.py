@@ -81,7 +81,7 @@ def tokenize(path: str, tasks: Tasks, tenants: Tenants) -> TaskEndpoint[Any]:
 
     Return the ids that a model reads for a text, in vLLM's shape.
     """
-    return TokenizeEndpoint(path, tasks.tokenize, tenants)
+    return TokenizeEndpoint(path, tasks[TokenizeTask], tenants)
 
 
 def detokenize(path: str, tasks: Tasks, tenants: Tenants) -> TaskEndpoint[Any]:
@@ -89,7 +89,7 @@ def detokenize(path: str, tasks: Tasks, tenants: Tenants) -> TaskEndpoint[Any]:
 
     Return the text that ids of a model's vocabulary stand for, in vLLM's shape.
     """
-    return DetokenizeEndpoint(path, tasks.detokenize, tenants)
+    return DetokenizeEndpoint(path, tasks[DetokenizeTask], tenants)
 
 
 _ERRORS = (*ANY_TENANT, *BODY, ModelNotFound, WrongTask)

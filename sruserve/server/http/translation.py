@@ -15,8 +15,6 @@ from sruserve.server.tasks.translate import TranslateTask
 from sruserve.server.tasks.translate_request import TranslateRequest
 from sruserve.server.tasks.translation import Translation
 
-_PREFIX = "tr"
-
 
 class TranslateEndpoint(PerInputEndpoint[TranslateRequest]):
     """Replies with the translations of each text. ping_seconds: the longest silence of a stream."""
@@ -24,7 +22,7 @@ class TranslateEndpoint(PerInputEndpoint[TranslateRequest]):
     def __init__(
         self, path: str, task: TranslateTask, tenants: Tenants, ping_seconds: float
     ) -> None:
-        super().__init__(path, _PREFIX, task, tenants)
+        super().__init__(path, task, tenants)
         self._translate, self._ping_seconds = task, ping_seconds
 
     async def answer(
@@ -39,21 +37,21 @@ class TranslateEndpoint(PerInputEndpoint[TranslateRequest]):
             await super().answer(caller, reply, request, served, cost)
             return
         async with self._translate.stream(caller, request, served, cost) as translation:
-            events = _Events(caller.number, request, translation)
+            events = _Events(f"{self._prefix}-{caller.number}", request, translation)
             await send_events(
                 caller, reply, translation, events, self._ping_seconds, TranslateRequest
             )
 
 
 class _Events:
-    """Encodes the chunks of translations."""
+    """Encodes the chunks of translations. reply_id: of the reply."""
 
     error = staticmethod(error_event)
 
-    def __init__(self, number: str, request: TranslateRequest, translation: Translation) -> None:
+    def __init__(self, reply_id: str, request: TranslateRequest, translation: Translation) -> None:
         self._translation, self._scores = translation, request.scores
         self.long = translation.state_numbers > LONG_CHARACTERS
-        self._header = {"id": f"{_PREFIX}-{number}", "model": translation.model}
+        self._header = {"id": reply_id, "model": translation.model}
         self._head = b"data: " + json_bytes(self._header)[:-1] + b',"results":['
 
     def of(self, chunks: Sequence[tuple[int, Translated]], large: bool) -> bytes:

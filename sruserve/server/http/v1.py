@@ -18,9 +18,9 @@ from sruserve.server.tasks.choices import free_choices
 from sruserve.server.tasks.complete import CompleteTask
 from sruserve.server.tasks.completion import Chunks, CompletionResponse
 from sruserve.server.tasks.completion_request import CompletionRequest
-from sruserve.server.tasks.per_input import Results, ResultTask
+from sruserve.server.tasks.per_input import PerInputTask, Results
 from sruserve.server.tasks.requests import ModelRequest
-from sruserve.server.tasks.task import BaseTask
+from sruserve.server.tasks.task import Task
 
 Body = TypeVar("Body", bound=ModelRequest)
 
@@ -28,7 +28,7 @@ Body = TypeVar("Body", bound=ModelRequest)
 class TaskEndpoint(HttpEndpoint, Generic[Body]):
     """`POST path`: one task. Subclasses write its result."""
 
-    def __init__(self, path: str, task: BaseTask[Body], tenants: Tenants) -> None:
+    def __init__(self, path: str, task: Task[Body, Any], tenants: Tenants) -> None:
         self.path, self.schema = path, task.schema
         super().__init__(tenants, (*task.models, UNKNOWN_MODEL))
         self.task = task
@@ -53,14 +53,12 @@ class TaskEndpoint(HttpEndpoint, Generic[Body]):
 
 
 class PerInputEndpoint(TaskEndpoint[Body]):
-    """Replies with a JSON object with a result for each input.
+    """Replies with a JSON object with a result for each input."""
 
-    prefix: of the ids of its replies.
-    """
-
-    def __init__(self, path: str, prefix: str, task: ResultTask[Body], tenants: Tenants) -> None:
+    def __init__(self, path: str, task: Task[Body, Any], tenants: Tenants) -> None:
         super().__init__(path, task, tenants)
-        self._per_input, self._prefix = task, prefix
+        assert isinstance(task, PerInputTask)
+        self._per_input, self._prefix = task, task.prefix
 
     async def answer(
         self, caller: Caller, reply: ReplyWriter, request: Body, served: Served, cost: int

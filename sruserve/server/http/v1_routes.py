@@ -1,6 +1,7 @@
-"""The routes of the tasks: `POST /v1/…`."""
+"""The routes of the tasks: `POST /v1/…`, one for each task of the table that has a name there."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from sruserve.server.auth import Tenants
@@ -13,6 +14,7 @@ from sruserve.server.http.responses import (
     EncodeReply,
     ErrorReply,
     RegressReply,
+    ResultsReply,
     ScoreReply,
     TagReply,
     TranslateEvent,
@@ -30,19 +32,17 @@ from sruserve.server.http.routes import (
 )
 from sruserve.server.http.translation import TranslateEndpoint
 from sruserve.server.http.v1 import CompletionEndpoint, PerInputEndpoint, TaskEndpoint
-from sruserve.server.tasks.completion_request import CompletionRequest
-from sruserve.server.tasks.requests import (
-    AnswerRequest,
-    ClassifyRequest,
-    EmbedRequest,
-    EncodeRequest,
-    ModelRequest,
-    RegressRequest,
-    ScoreRequest,
-    TagRequest,
-)
-from sruserve.server.tasks.table import Tasks
-from sruserve.server.tasks.translate_request import TranslateRequest
+from sruserve.server.tasks import table
+from sruserve.server.tasks.answer import AnswerTask
+from sruserve.server.tasks.classify import ClassifyTask
+from sruserve.server.tasks.complete import CompleteTask
+from sruserve.server.tasks.embed import EmbedTask
+from sruserve.server.tasks.encode import EncodeTask
+from sruserve.server.tasks.regress import RegressTask
+from sruserve.server.tasks.score import ScoreTask
+from sruserve.server.tasks.table import AnyTask, Tasks
+from sruserve.server.tasks.tag import TagTask
+from sruserve.server.tasks.translate import TranslateTask
 
 
 class Context(NamedTuple):
@@ -56,65 +56,13 @@ class Context(NamedTuple):
 Create = Callable[[str, Context], TaskEndpoint[Any]]
 
 
-def classify(path: str, context: Context) -> TaskEndpoint[Any]:
-    """Classify texts.
-
-    Label texts, features or pairs of texts, or the next chunk of a stream.
-    """
-    return PerInputEndpoint(path, "cls", context.tasks.classify, context.tenants)
-
-
-def tag(path: str, context: Context) -> TaskEndpoint[Any]:
-    """Label every step.
-
-    Label each token of texts, or each step of ids or features, and merge the labels into spans.
-
-    A span that continues one of the chunk before is `continued`. A model with a CRF returns the
-    labels of a stream when no later step can change them; `pending` counts the others.
-    """
-    return PerInputEndpoint(path, "tag", context.tasks.tag, context.tenants)
-
-
-def regress(path: str, context: Context) -> TaskEndpoint[Any]:
-    """Predict values.
-
-    Predict named values, or quantiles of them, after the last step or after each; with
-    `steps_ahead`, also those of the steps to come.
-    """
-    return PerInputEndpoint(path, "reg", context.tasks.regress, context.tenants)
-
-
-def answer(path: str, context: Context) -> TaskEndpoint[Any]:
-    """Answer questions.
-
-    Find the answers to questions in a text: the spans of its words that score best.
-    """
-    return PerInputEndpoint(path, "ans", context.tasks.answer, context.tenants)
-
-
-def encode(path: str, context: Context) -> TaskEndpoint[Any]:
-    """Compute outputs.
-
-    Return the outputs of a network without a head for each step.
-    """
-    return PerInputEndpoint(path, "enc", context.tasks.encode, context.tenants)
-
-
 def embeddings(path: str, context: Context) -> TaskEndpoint[Any]:
     """Embed texts.
 
     Return one vector for each text in OpenAI's shape: the pooled outputs of a classifier, or the
     last output of an encoder.
     """
-    return EmbeddingEndpoint(path, "emb", context.tasks.embed, context.tenants)
-
-
-def score(path: str, context: Context) -> TaskEndpoint[Any]:
-    """Score texts.
-
-    Return the log-likelihood and bits per character of texts under a language model.
-    """
-    return PerInputEndpoint(path, "score", context.tasks.score, context.tenants)
+    return EmbeddingEndpoint(path, context.tasks[EmbedTask], context.tenants)
 
 
 def completions(path: str, context: Context) -> TaskEndpoint[Any]:
@@ -125,7 +73,7 @@ def completions(path: str, context: Context) -> TaskEndpoint[Any]:
     When streaming, `state` is in the chunk with `finish_reason`.
     """
     tasks, tenants, ping_seconds = context
-    return CompletionEndpoint(path, tasks.complete, tenants, ping_seconds)
+    return CompletionEndpoint(path, tasks[CompleteTask], tenants, ping_seconds)
 
 
 def translate(path: str, context: Context) -> TaskEndpoint[Any]:
@@ -138,46 +86,75 @@ def translate(path: str, context: Context) -> TaskEndpoint[Any]:
     When streaming with `more`, the states are in the last event, which has `usage`.
     """
     tasks, tenants, ping_seconds = context
-    return TranslateEndpoint(path, tasks.translate, tenants, ping_seconds)
+    return TranslateEndpoint(path, tasks[TranslateTask], tenants, ping_seconds)
 
 
-def _route(
-    handler: Create, body: type[ModelRequest], *replies: Reply, errors: Errors = ()
-) -> Route[Create]:
-    name = handler.__name__
-    return Route(
-        "POST", f"/v1/{name}", handler, name, "inference", replies,
-        (*ANY_TENANT, *TASK, *errors), body,
-    )  # fmt: skip
+@dataclass(frozen=True)
+class Encoding:
+    """How HTTP encodes a task, where that is more than a list of results in JSON.
+
+    reply: the schema of a reply. event: of a server-sent event; None: the task has none.
+    errors: beside those of any task. create: makes its endpoint.
+    """
+
+    reply: Any
+    event: Any = None
+    errors: Errors = ()
+    create: Create | None = None
 
 
-ROUTES: tuple[Route[Create], ...] = (
-    _route(classify, ClassifyRequest, Reply(ClassifyReply)),
-    _route(tag, TagRequest, Reply(TagReply), errors=LABELS),
-    _route(regress, RegressRequest, Reply(RegressReply)),
-    _route(answer, AnswerRequest, Reply(AnswerReply)),
-    _route(encode, EncodeRequest, Reply(EncodeReply)),
-    _route(embeddings, EmbedRequest, Reply(EmbeddingReply)),
-    _route(score, ScoreRequest, Reply(ScoreReply)),
-    _route(
-        completions,
-        CompletionRequest,
-        Reply(CompletionReply),
-        Reply(CompletionReply | ErrorReply, media_type=EVENTS),
-        errors=GRAMMAR,
-    ),
-    _route(
-        translate,
-        TranslateRequest,
-        Reply(TranslateReply),
-        Reply(TranslateEvent | ErrorReply, media_type=EVENTS),
-    ),
-)
+ENCODINGS: Mapping[type[AnyTask], Encoding] = {
+    ClassifyTask: Encoding(ClassifyReply),
+    TagTask: Encoding(TagReply, errors=LABELS),
+    RegressTask: Encoding(RegressReply),
+    AnswerTask: Encoding(AnswerReply),
+    EncodeTask: Encoding(EncodeReply),
+    EmbedTask: Encoding(EmbeddingReply, create=embeddings),
+    ScoreTask: Encoding(ScoreReply),
+    CompleteTask: Encoding(CompletionReply, CompletionReply | ErrorReply, GRAMMAR, completions),
+    TranslateTask: Encoding(TranslateReply, TranslateEvent | ErrorReply, create=translate),
+}
+_PLAIN = Encoding(ResultsReply)
+
+
+_made: dict[type[AnyTask], Route[Any]] = {}
+
+
+def encoding_of(task: type[AnyTask]) -> Encoding:
+    """How HTTP encodes a task."""
+    return ENCODINGS.get(task, _PLAIN)
+
+
+def route_of(task: type[AnyTask]) -> Route[Any]:
+    """The route of a task, always the same object."""
+    if task not in _made:
+        encoding, name = encoding_of(task), str(task.route)
+        replies = [Reply(encoding.reply)]
+        if encoding.event is not None:
+            replies.append(Reply(encoding.event, media_type=EVENTS))
+        _made[task] = Route(
+            "POST", f"/v1/{name}", encoding.create or task, name, "inference", tuple(replies),
+            (*ANY_TENANT, *TASK, *encoding.errors), task.schema,
+        )  # fmt: skip
+    return _made[task]
+
+
+def routes() -> tuple[Route[Any], ...]:
+    """The routes of all tasks of the table."""
+    return tuple(route_of(task) for task in table.TABLE if task.route is not None)
 
 
 def mount(
     tasks: Tasks, tenants: Tenants, ping_seconds: float
-) -> list[tuple[Route[Create], TaskEndpoint[Any]]]:
+) -> list[tuple[Route[Any], TaskEndpoint[Any]]]:
     """Create the endpoints of all tasks."""
     context = Context(tasks, tenants, ping_seconds)
-    return [(route, route.handler(route.path, context)) for route in ROUTES]
+    mounted: list[tuple[Route[Any], TaskEndpoint[Any]]] = []
+    for task in tasks:
+        if task.route is not None:
+            route, create = route_of(type(task)), encoding_of(type(task)).create
+            if create is None:
+                mounted.append((route, PerInputEndpoint(route.path, task, tenants)))
+            else:
+                mounted.append((route, create(route.path, context)))
+    return mounted

@@ -9,8 +9,9 @@ from sruserve.server.kserve.signature import Signature, Spec
 from sruserve.server.kserve.tasks import TensorTask
 from sruserve.server.offload import offload
 from sruserve.server.repository.served_model import ServedModel
+from sruserve.server.tasks.answer import AnswerTask
 from sruserve.server.tasks.caller import Caller
-from sruserve.server.tasks.per_input import PerInputTask, Results
+from sruserve.server.tasks.per_input import Results
 
 
 class Answer(TensorTask):
@@ -22,7 +23,8 @@ class Answer(TensorTask):
     fields: ClassVar[Mapping[str, str]] = {"question": "question", "context": "context"}
     options: ClassVar[Sequence[str]] = ("n_best",)
 
-    def __init__(self, task: PerInputTask[Any], max_batch_size: int) -> None:
+    def __init__(self, served: ServedModel, task: AnswerTask, max_batch_size: int) -> None:
+        del served  # tensors are the same for all models
         self.schema = task.schema
         self._task = task
         inputs = (

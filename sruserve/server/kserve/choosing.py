@@ -1,6 +1,6 @@
 """Choose the task of a model, and the outputs of a reply."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -15,8 +15,6 @@ from sruserve.server.kserve.tasks import Classify, Compare, Encode, Regress, Tag
 from sruserve.server.kserve.translate import Translate
 from sruserve.server.offload import Waiter, offload
 from sruserve.server.repository.served import Served
-from sruserve.server.repository.served_model import with_states
-from sruserve.server.repository.served_translator import ServedTranslator
 from sruserve.server.tasks.limits import NUMBER_BYTES
 from sruserve.server.tasks.table import Tasks
 
@@ -25,27 +23,22 @@ _TURN = 8 << 10  # texts that are formatted in one turn of a thread: about 15 mi
 _TEXT_NUMBERS = 6  # the numbers that take as many bytes as a value's text
 
 
+ENCODINGS: dict[str, Callable[[Any, Any, int], TensorTask]] = {
+    "classify": Classify,
+    "pair": Compare,
+    "tag": Tag,
+    "regress": Regress,
+    "answer": Answer,
+    "encode": Encode,
+    "generate": Generate,
+    "translate": Translate,
+}
+"""How tensors encode the task of a model, by the task's name in the model's configuration."""
+
+
 def task_of(model: Served, tasks: Tasks) -> TensorTask:
     """The task of a model."""
-    max_batch_size = tasks.classify.limits.inputs
-    if isinstance(model, ServedTranslator):
-        return Translate(model, tasks.translate, max_batch_size)
-    served = with_states(model)
-    match served.task:
-        case "classify":
-            return Classify(served, tasks.classify, max_batch_size)
-        case "pair":
-            return Compare(served, tasks.classify, max_batch_size)
-        case "tag":
-            return Tag(served, tasks.tag, max_batch_size)
-        case "regress":
-            return Regress(served, tasks.regress, max_batch_size)
-        case "answer":
-            return Answer(tasks.answer, max_batch_size)
-        case "encode":
-            return Encode(served, tasks.encode, max_batch_size)
-        case _:
-            return Generate(served, tasks.complete, max_batch_size)
+    return ENCODINGS[model.task](model, tasks.of_model(model.task), tasks.limits.inputs)
 
 
 def reply_numbers(outputs: Sequence[Tensor], requested: Sequence[RequestedOutput]) -> int:

@@ -156,7 +156,7 @@ class Inference:
 
     def _reserve_reply(self, outputs: Sequence[Tensor], request: InferRequest) -> Hold:
         numbers = reply_numbers(outputs, request.outputs)
-        return self._tasks.classify.reserve_reply(
+        return self._tasks.limits.reserve_reply(
             numbers, "send shorter inputs, or request fewer classes"
         )
 

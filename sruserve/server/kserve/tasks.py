@@ -49,7 +49,7 @@ class TextTask(TensorTask):
     max_batch_size: inputs in a batch.
     """
 
-    def __init__(self, served: ServedModel, task: PerInputTask[Any], max_batch_size: int) -> None:
+    def __init__(self, served: ServedModel, task: PerInputTask, max_batch_size: int) -> None:
         self.schema = task.schema
         self._task = task
         self._labels = served.labels

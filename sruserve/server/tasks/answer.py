@@ -10,7 +10,7 @@ from sruserve.model.reader.config import COLUMNS, ReaderConfig
 from sruserve.model.reader.encoded import StoredDocument
 from sruserve.model.reader.network import Reader
 from sruserve.model.reader.words import Document
-from sruserve.server.engine.job import Answered, Job, JobKind, SequenceInput
+from sruserve.server.engine.job import Answered, JobKind, SequenceInput
 from sruserve.server.errors import EmptyInput, InputTooLong, InvalidRequest
 from sruserve.server.offload import offload
 from sruserve.server.repository.encoding import Tokens
@@ -21,9 +21,12 @@ from sruserve.server.tasks.annotations import Annotations, annotations_of
 from sruserve.server.tasks.caller import Caller
 from sruserve.server.tasks.inputs import LONG_CHARACTERS, check_inputs
 from sruserve.server.tasks.limits import bytes_numbers
-from sruserve.server.tasks.per_input import PerInputTask
+from sruserve.server.tasks.per_input import Results, compute
+from sruserve.server.tasks.reading import read_inputs
 from sruserve.server.tasks.requests import AnswerRequest, Texts
+from sruserve.server.tasks.task import Task
 
+_ADVICE = "lower `n_best`, or send fewer questions"
 _NUMBERS = 8  # of a reply that take as many bytes as an answer's entry
 ROW_BYTES = 4 * len(COLUMNS)
 
@@ -41,41 +44,39 @@ class Pair(SequenceInput):
     stored_bytes: int = 0
 
 
-class AnswerTask(PerInputTask[AnswerRequest]):
-    """The spans of a context that answer a question best."""
+class AnswerTask(Task[AnswerRequest, ServedModel]):
+    """Answer questions.
+
+    Find the answers to questions in a text: the spans of its words that score best.
+    """
 
     name, schema = "answer", AnswerRequest
-    advice = "lower `n_best`, or send fewer questions"
+    route, prefix = "answer", "ans"
 
-    def kind(self, request: AnswerRequest, served: ServedModel) -> JobKind:
-        del request, served
-        return JobKind.ANSWER
-
-    def set_options(self, job: Job, request: AnswerRequest) -> None:
-        job.n_best = request.n_best
-
-    def numbers(
-        self, request: AnswerRequest, served: ServedModel, items: Sequence[SequenceInput]
-    ) -> int:
-        numbers, max_words = 0, reader_of(served).max_answer_words
-        for item in items:
-            assert isinstance(item, Pair)
-            document = item.document
-            answers = min(request.n_best, len(document.words) * max_words)
-            numbers += answers * (_NUMBERS + _span_numbers(document, max_words))
-        return numbers
-
-    def added_bytes(self, items: Sequence[SequenceInput]) -> int:
-        total = 0
-        for item in items:
-            assert isinstance(item, Pair)
-            total += item.inputs.nbytes + item.stored_bytes
-        return total
-
-    async def items(
+    async def run(
         self, caller: Caller, request: AnswerRequest, served: ServedModel, cost: int
-    ) -> Sequence[SequenceInput]:
-        del cost
+    ) -> Results:
+        """Answer the questions of a request. cost: bytes of the request, for the queue."""
+        state_output = served.state_output(request)
+        pairs = await self._read_pairs(caller, request, served)
+        return await compute(
+            caller,
+            request,
+            served,
+            self.limits,
+            cost + sum(pair.inputs.nbytes + pair.stored_bytes for pair in pairs),
+            JobKind.ANSWER,
+            pairs,
+            state_output=state_output,
+            numbers=_reply_numbers(request, served, pairs),
+            advice=_ADVICE,
+            n_best=request.n_best,
+        )
+
+    async def _read_pairs(
+        self, caller: Caller, request: AnswerRequest, served: ServedModel
+    ) -> list[Pair]:
+        """The pair of each question and its document."""
         questions = _listed(request.question, "question")
         self._check("question", questions)
         preset = self._preset(request, served)
@@ -99,7 +100,7 @@ class AnswerTask(PerInputTask[AnswerRequest]):
         question_passages = await self._passages(caller, served, questions, "question")
         self._check_pairs(served, documents, question_passages)
 
-        def pair() -> Sequence[SequenceInput]:
+        def pair() -> list[Pair]:
             pairs = _pairs(reader, documents, question_passages, annotations, preset)
             if len(pairs) > 1 and preset is None and len(documents) == 1:
                 _store(served, pairs)
@@ -153,8 +154,15 @@ class AnswerTask(PerInputTask[AnswerRequest]):
 
         # Only texts have parts; a list of words is read as a whole, as one of ids is.
         contents = cast("Sequence[str | list[int]]", inputs)
-        return await self.read_inputs(
-            caller, served, contents, [None] * len(inputs), field, read_slice, locate=True
+        return await read_inputs(
+            caller,
+            served,
+            self.limits,
+            contents,
+            [None] * len(inputs),
+            field,
+            read_slice,
+            locate=True,
         )
 
     def _check_pairs(
@@ -195,6 +203,15 @@ def _listed(
     if value is None:
         raise InvalidRequest(f"'{field}' is missing: {advice}", param=field)
     return [value] if isinstance(value, str) else value
+
+
+def _reply_numbers(request: AnswerRequest, served: ServedModel, pairs: Sequence[Pair]) -> int:
+    """The approximate most numbers of a reply."""
+    numbers, max_words = 0, reader_of(served).max_answer_words
+    for pair in pairs:
+        answers = min(request.n_best, len(pair.document.words) * max_words)
+        numbers += answers * (_NUMBERS + _span_numbers(pair.document, max_words))
+    return numbers
 
 
 def _span_numbers(document: Passage, max_words: int) -> int:

@@ -1,26 +1,34 @@
 """Classify: label texts or features, or the next chunks of them, or pairs of texts."""
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from sruserve.server.engine.job import Classified, Job, JobKind, SequenceInput
+from sruserve.server.engine.job import Classified, JobKind, SequenceInput
 from sruserve.server.errors import InvalidRequest
 from sruserve.server.repository.encoding import Ids, Tokens, encode_input
 from sruserve.server.repository.served_model import ServedModel, with_states
 from sruserve.server.tasks.caller import Caller
 from sruserve.server.tasks.inputs import split_inputs
+from sruserve.server.tasks.per_input import Results, compute
+from sruserve.server.tasks.reading import read_inputs
 from sruserve.server.tasks.requests import ClassifyRequest, Input
-from sruserve.server.tasks.sequences import SequenceTask
+from sruserve.server.tasks.sequences import SequenceReader
+from sruserve.server.tasks.task import Task
 
 _PAIR = "pair"
+_INPUTS = SequenceReader()
 
 
-class ClassifyTask(SequenceTask[ClassifyRequest]):
-    """A label with its score, and the scores of all labels."""
+class ClassifyTask(Task[ClassifyRequest, ServedModel]):
+    """Classify texts.
+
+    Label texts, features or pairs of texts, or the next chunk of a stream.
+    """
 
     name, schema = "classify", ClassifyRequest
+    route, prefix, streams = "classify", "cls", True
     other_names = (_PAIR,)
 
     def choose(self, request: ClassifyRequest) -> ServedModel:
@@ -45,27 +53,31 @@ class ClassifyTask(SequenceTask[ClassifyRequest]):
                 param=_PAIR,
             )
 
-    def kind(self, request: ClassifyRequest, served: ServedModel) -> JobKind:
-        del served
-        return JobKind.CLASSIFY if request.pair is None else JobKind.COMPARE
-
-    def set_options(self, job: Job, request: ClassifyRequest) -> None:
-        job.raw_scores = request.raw_scores
-
-    def numbers(
-        self, request: ClassifyRequest, served: ServedModel, items: Sequence[SequenceInput]
-    ) -> int:
-        del request
-        return len(items) * served.model.config.label_numbers
-
-    def items(
+    async def run(
         self, caller: Caller, request: ClassifyRequest, served: ServedModel, cost: int
-    ) -> Coroutine[Any, Any, Sequence[SequenceInput]]:
+    ) -> Results:
+        """Label the inputs of a request. cost: bytes of the request, for the queue."""
+        state_output, limits = served.state_output(request), self.limits
         if request.pair is None:
-            return super().items(caller, request, served, cost)
-        return self._pair_items(caller, request, request.pair, served)
+            kind = JobKind.CLASSIFY
+            items = await _INPUTS.read(caller, request, served, limits, cost)
+        else:
+            kind = JobKind.COMPARE
+            items = await self._read_pairs(caller, request, request.pair, served)
+        return await compute(
+            caller,
+            request,
+            served,
+            limits,
+            cost,
+            kind,
+            items,
+            state_output=state_output,
+            numbers=len(items) * served.model.config.label_numbers,
+            raw_scores=request.raw_scores,
+        )
 
-    async def _pair_items(
+    async def _read_pairs(
         self, caller: Caller, request: ClassifyRequest, pair: Input, served: ServedModel
     ) -> Sequence[SequenceInput]:
         if request.features is not None:
@@ -99,7 +111,7 @@ class ClassifyTask(SequenceTask[ClassifyRequest]):
             ]
 
         starts = [None] * len(inputs)
-        return await self.read_inputs(caller, served, inputs, starts, field, read_slice)
+        return await read_inputs(caller, served, self.limits, inputs, starts, field, read_slice)
 
     def describe(
         self, served: ServedModel, item: SequenceInput, result: Classified

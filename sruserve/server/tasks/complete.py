@@ -8,16 +8,13 @@ from typing import Any
 from sruserve.server.auth import Spent
 from sruserve.server.engine.job import Job, JobKind, Sampling, SequenceInput, Snapshot
 from sruserve.server.errors import Refused
-from sruserve.server.repository.catalogue import Catalogue
 from sruserve.server.repository.encoding import Tokens
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.tasks.caller import Caller
 from sruserve.server.tasks.chunks import ChunkBuffer, Room
 from sruserve.server.tasks.completion import CompletionResponse
 from sruserve.server.tasks.completion_request import CompletionRequest
-from sruserve.server.tasks.constraint_cache import ConstraintCache
 from sruserve.server.tasks.inputs import split_inputs
-from sruserve.server.tasks.limits import InputLimits
 from sruserve.server.tasks.prompts import (
     Prompt,
     choices_of,
@@ -27,6 +24,7 @@ from sruserve.server.tasks.prompts import (
     states_numbers,
     token_numbers,
 )
+from sruserve.server.tasks.reading import initial_states, read_inputs
 from sruserve.server.tasks.sampling_params import check_completions, read_sampling
 from sruserve.server.tasks.task import Task
 
@@ -35,26 +33,22 @@ _WAITING_STATES = 8  # of a client that reads fast enough
 _STREAM_NUMBERS = 1024  # that a stream may always have waiting: enough for a fast client
 
 
-class CompleteTask(Task[CompletionRequest]):
+class CompleteTask(Task[CompletionRequest, ServedModel]):
     """`n` choices for each prompt: choice `p * n + i` is the i-th of prompt `p`."""
 
     name, schema = "generate", CompletionRequest
-
-    def __init__(
-        self, catalogue: Catalogue, limits: InputLimits, constraints: ConstraintCache
-    ) -> None:
-        super().__init__(catalogue, limits)
-        self._constraints = constraints
+    route, prefix, streams = "completions", "cmpl", True
 
     @asynccontextmanager
     async def run(
         self, caller: Caller, request: CompletionRequest, served: ServedModel, cost: int
     ) -> AsyncIterator[CompletionResponse]:
         """Submit a completion to the engine; its job is cancelled if the block ends first."""
-        deadline, state_output = self.deadline(request), served.state_output(request)
+        deadline = self.limits.deadline(request.timeout_ms)
+        state_output = served.state_output(request)
         inputs = split_inputs(request.prompt, self.limits, "prompt", served.chunks_or_parts)
         check_completions(request, len(inputs) * (request.n or 1), self.limits)
-        constraint = await self._constraints.of(caller, request, served, deadline, cost)
+        constraint = await self.resources.constraints.of(caller, request, served, deadline, cost)
         sampling = read_sampling(request, served, constraint)
         prompts = await self._prompts(caller, request, served, inputs, cost)
         state_numbers = states_numbers(prompts, request, served.state_numbers(state_output))
@@ -69,7 +63,7 @@ class CompleteTask(Task[CompletionRequest]):
         free = numbers
         numbers += waiting_states * state_numbers + echo_numbers(prompts, request)
         advice = "lower `max_tokens`, `n` or `logprobs`, or send fewer or shorter prompts"
-        hold = self.reserve_reply(numbers, advice)
+        hold = self.limits.reserve_reply(numbers, advice)
         with (
             caller.unsent(hold),
             served.engine.continuing() if request.echoes_logprobs else _ONE_JOB,
@@ -128,7 +122,7 @@ class CompleteTask(Task[CompletionRequest]):
         cost: int,
     ) -> list[Prompt]:
         """The prompts with their states."""
-        starts = await self.starts(caller, request, served, len(inputs), cost)
+        starts = await initial_states(caller, request, served, len(inputs), cost)
 
         def read_slice(first: int, end: int, tokens: Tokens | None) -> list[Prompt]:
             pairs = zip(inputs[first:end], starts[first:end], strict=True)
@@ -136,8 +130,15 @@ class CompleteTask(Task[CompletionRequest]):
                 read_prompt(request, served, content, start, tokens) for content, start in pairs
             ]
 
-        return await self.read_inputs(
-            caller, served, inputs, starts, "prompt", read_slice, locate=request.echoes_logprobs
+        return await read_inputs(
+            caller,
+            served,
+            self.limits,
+            inputs,
+            starts,
+            "prompt",
+            read_slice,
+            locate=request.echoes_logprobs,
         )
 
     async def _scored(

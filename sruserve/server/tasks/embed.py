@@ -5,21 +5,26 @@ reads its scores from that row, through the layers of its head. An encoder has n
 vector is its last output. The vector is not normalised.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 from sruserve.server.engine.job import Embedded, JobKind, SequenceInput
 from sruserve.server.errors import InvalidRequest
 from sruserve.server.repository.served_model import ServedModel
+from sruserve.server.tasks.caller import Caller
 from sruserve.server.tasks.encode import EncodeTask
+from sruserve.server.tasks.per_input import Results, compute
 from sruserve.server.tasks.requests import EmbedRequest
-from sruserve.server.tasks.sequences import SequenceTask
+from sruserve.server.tasks.sequences import SequenceReader
+from sruserve.server.tasks.task import Task
+
+_INPUTS = SequenceReader()
 
 
-class EmbedTask(SequenceTask[EmbedRequest]):
+class EmbedTask(Task[EmbedRequest, ServedModel]):
     """The pooled output at the last step, (width), float32."""
 
     name, schema = "classify", EmbedRequest
+    route, prefix, is_default = "embeddings", "emb", False
     other_names = (EncodeTask.name,)
 
     def choose(self, request: EmbedRequest) -> ServedModel:
@@ -37,15 +42,23 @@ class EmbedTask(SequenceTask[EmbedRequest]):
                 param="dimensions",
             )
 
-    def kind(self, request: EmbedRequest, served: ServedModel) -> JobKind:
-        del request, served
-        return JobKind.EMBED
-
-    def numbers(
-        self, request: EmbedRequest, served: ServedModel, items: Sequence[SequenceInput]
-    ) -> int:
-        del request
-        return len(items) * vector_width(served)
+    async def run(
+        self, caller: Caller, request: EmbedRequest, served: ServedModel, cost: int
+    ) -> Results:
+        """Compute the vectors of a request's inputs. cost: bytes of the request, for the queue."""
+        state_output = served.state_output(request)
+        items = await _INPUTS.read(caller, request, served, self.limits, cost)
+        return await compute(
+            caller,
+            request,
+            served,
+            self.limits,
+            cost,
+            JobKind.EMBED,
+            items,
+            state_output=state_output,
+            numbers=len(items) * vector_width(served),
+        )
 
     def describe(
         self, served: ServedModel, item: SequenceInput, result: Embedded

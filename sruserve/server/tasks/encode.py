@@ -1,32 +1,48 @@
 """Encode: the outputs of a network without a head for each step."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from numpy.typing import NDArray
 
 from sruserve.server.engine.job import Encoded, JobKind, SequenceInput
 from sruserve.server.repository.served_model import ServedModel
+from sruserve.server.tasks.caller import Caller
+from sruserve.server.tasks.per_input import Results, compute
 from sruserve.server.tasks.requests import EncodeRequest
-from sruserve.server.tasks.sequences import SequenceTask
+from sruserve.server.tasks.sequences import SequenceReader
+from sruserve.server.tasks.task import Task
 
+_INPUTS = SequenceReader()
 _TURN = 4096  # numbers that are listed at once, which blocks the interpreter
 
 
-class EncodeTask(SequenceTask[EncodeRequest]):
-    """The outputs of the last layer, steps x features."""
+class EncodeTask(Task[EncodeRequest, ServedModel]):
+    """Compute outputs.
+
+    Return the outputs of a network without a head for each step.
+    """
 
     name, schema = "encode", EncodeRequest
+    route, prefix, streams = "encode", "enc", True
 
-    def kind(self, request: EncodeRequest, served: ServedModel) -> JobKind:
-        del request, served
-        return JobKind.ENCODE
-
-    def numbers(
-        self, request: EncodeRequest, served: ServedModel, items: Sequence[SequenceInput]
-    ) -> int:
-        del request
-        return served.model.config.rnn.output_size * sum(len(item.inputs) for item in items)
+    async def run(
+        self, caller: Caller, request: EncodeRequest, served: ServedModel, cost: int
+    ) -> Results:
+        """Compute the outputs of a request's inputs. cost: bytes of the request, for the queue."""
+        state_output = served.state_output(request)
+        items = await _INPUTS.read(caller, request, served, self.limits, cost)
+        steps = sum(len(item.inputs) for item in items)
+        return await compute(
+            caller,
+            request,
+            served,
+            self.limits,
+            cost,
+            JobKind.ENCODE,
+            items,
+            state_output=state_output,
+            numbers=steps * served.model.config.rnn.output_size,
+        )
 
     def describe(self, served: ServedModel, item: SequenceInput, result: Encoded) -> dict[str, Any]:
         del item

@@ -1,10 +1,13 @@
 """The limits of one request, and the budgets of requests and replies in memory."""
 
+import math
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Self
 
 from sruserve.server.budget import Budget, Hold
-from sruserve.server.errors import Overloaded
+from sruserve.server.errors import InputTooLong, Overloaded
 from sruserve.server.offload import owner
 from sruserve.server.settings import Settings
 
@@ -34,6 +37,7 @@ class InputLimits:
     steps: a budget of a quarter of that size with the same shares, for the steps of streams whose
         jobs are not in a queue yet. Long bodies do not count here, so they block no short step.
     queue_seconds: 0: no limit.
+    clock: the monotonic clock of the engines, in seconds.
     """
 
     body_bytes: int
@@ -44,12 +48,13 @@ class InputLimits:
     unsent_numbers: int
     queue_bytes: int
     queue_seconds: float
+    clock: Callable[[], float] = field(default=time.monotonic, repr=False, compare=False)
     replies: Budget = field(init=False, repr=False, compare=False)
     reading: Budget = field(init=False, repr=False, compare=False)
     steps: Budget = field(init=False, repr=False, compare=False)
 
     @classmethod
-    def of(cls, settings: Settings) -> Self:
+    def of(cls, settings: Settings, clock: Callable[[], float] = time.monotonic) -> Self:
         """The limits of the settings."""
         return cls(
             body_bytes=settings.max_body_bytes,
@@ -61,6 +66,7 @@ class InputLimits:
             unsent_numbers=settings.max_queue_bytes // NUMBER_BYTES,
             queue_bytes=settings.max_queue_bytes,
             queue_seconds=settings.queue_timeout_ms / 1000,
+            clock=clock,
         )
 
     def __post_init__(self) -> None:
@@ -71,6 +77,32 @@ class InputLimits:
         ):
             budget = Budget(limit, refuse, share=limit // 2, yields=True)
             object.__setattr__(self, name, budget)
+
+    def deadline(self, timeout_ms: int | None) -> float:
+        """When a job of a request that comes now must have begun, on `clock`; 0: never.
+
+        timeout_ms: the client's own limit.
+        """
+        seconds = self.queue_seconds
+        if timeout_ms is not None:
+            seconds = min(seconds or math.inf, timeout_ms / 1000)
+        return self.clock() + seconds if seconds else 0.0
+
+    def reserve_reply(self, numbers: int, advice: str) -> Hold:
+        """Reserve a reply of about `numbers` numbers before they are computed.
+
+        Results stay in memory until their client has read them, and a short request may have long
+        results. Raises `InputTooLong` over the limit of one reply, and `Overloaded` over the limit
+        of all replies.
+
+        advice: how to change a request whose reply would be too long.
+        """
+        if numbers > self.reply_numbers:
+            raise InputTooLong(
+                f"the reply would have {numbers} numbers, over the limit of {self.reply_numbers}: "
+                f"{advice}, or ask the operator to raise SRUSERVE_MAX_BODY_BYTES"
+            )
+        return self.count_reply(numbers)
 
     def count_reply(self, numbers: int) -> Hold:
         """Count the numbers of a reply, unless it is small; raises `Overloaded`."""

@@ -1,7 +1,9 @@
 """Regress: named values from texts, ids or features, and forecasts that feed them back."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,56 +23,60 @@ from sruserve.server.errors import InvalidRequest
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.tasks.caller import Caller
 from sruserve.server.tasks.encode import listed
-from sruserve.server.tasks.per_input import Results
+from sruserve.server.tasks.per_input import Results, compute
 from sruserve.server.tasks.requests import RegressRequest
-from sruserve.server.tasks.sequences import SequenceTask, sequences_of
+from sruserve.server.tasks.sequences import SequenceReader, sequences_of
+from sruserve.server.tasks.task import Task
 
+_INPUTS = SequenceReader()
 Values = NDArray[np.float32]
+_ONE_JOB = nullcontext()
 
 
-class RegressTask(SequenceTask[RegressRequest]):
-    """The values after the last step, or after each, and those of the steps ahead."""
+class RegressTask(Task[RegressRequest, ServedModel]):
+    """Predict values.
+
+    Predict named values, or quantiles of them, after the last step or after each; with
+    `steps_ahead`, also those of the steps to come.
+    """
 
     name, schema = "regress", RegressRequest
-
-    def kind(self, request: RegressRequest, served: ServedModel) -> JobKind:
-        del request
-        every = regression_of(served).steps == "every"
-        return JobKind.REGRESS_STEPS if every else JobKind.REGRESS
-
-    def numbers(
-        self, request: RegressRequest, served: ServedModel, items: Sequence[SequenceInput]
-    ) -> int:
-        regression, rows = regression_of(served), len(items) * request.steps_ahead
-        if regression.steps == "every":
-            rows += sum(len(item.inputs) for item in items)
-        else:
-            rows += len(items)
-        return regression.row_numbers * rows
+    route, prefix, streams = "regress", "reg", True
 
     async def run(
-        self,
-        caller: Caller,
-        request: RegressRequest,
-        served: ServedModel,
-        cost: int,
-        *,
-        ahead: int = 0,
+        self, caller: Caller, request: RegressRequest, served: ServedModel, cost: int
     ) -> Results:
-        if not request.steps_ahead:
-            return await super().run(caller, request, served, cost, ahead=ahead)
+        """Predict the values of a request's inputs. cost: bytes of the request, for the queue."""
+        ahead, regression = request.steps_ahead, regression_of(served)
+        if ahead:
+            self._check_steps_ahead(request, served)
+        state_output = served.state_output(request)
+        with served.engine.continuing() if ahead else _ONE_JOB:
+            items = await _INPUTS.read(caller, request, served, self.limits, cost)
+            every = regression.steps == "every"
+            rows = sum(len(item.inputs) for item in items) if every else len(items)
+            return await compute(
+                caller,
+                request,
+                served,
+                self.limits,
+                cost,
+                JobKind.REGRESS_STEPS if every else JobKind.REGRESS,
+                items,
+                state_output=state_output,
+                numbers=regression.row_numbers * (rows + len(items) * ahead),
+                ahead=ahead,
+                run_ahead=partial(self.run_ahead, caller, request, served) if ahead else None,
+            )
+
+    def _check_steps_ahead(self, request: RegressRequest, served: ServedModel) -> None:
+        """Raise if a model has no steps ahead, or a request too many in all of its inputs."""
         if not regression_of(served).forecasts:
             raise InvalidRequest(
                 f"{served.name} does not predict the features of the next step: leave out "
                 "'steps_ahead'",
                 param="steps_ahead",
             )
-        self._check_steps_ahead(request)
-        with served.engine.continuing():
-            return await super().run(caller, request, served, cost, ahead=request.steps_ahead)
-
-    def _check_steps_ahead(self, request: RegressRequest) -> None:
-        """Raise if a request has too many steps ahead in all of its inputs."""
         features = request.features
         count = len(sequences_of(features)) if features is not None else 1
         if count * request.steps_ahead > self.limits.new_tokens:
@@ -89,6 +95,7 @@ class RegressTask(SequenceTask[RegressRequest]):
         results: Sequence[Regressed],
         spent: Spent,
     ) -> list[Regressed]:
+        """The results with those of the steps after the inputs. spent: counts these steps, too."""
         request.drop_read_fields()
         regression = regression_of(served)
         states: list[Snapshot] = [served.end_state(result) for result in results]

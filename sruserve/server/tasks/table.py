@@ -1,6 +1,7 @@
-"""The table of all tasks."""
+"""The table of all tasks: a new task is one file and one entry of `TABLE`."""
 
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar, cast
 
 from sruserve.server.repository.catalogue import Catalogue
 from sruserve.server.tasks.answer import AnswerTask
@@ -13,54 +14,74 @@ from sruserve.server.tasks.limits import InputLimits
 from sruserve.server.tasks.regress import RegressTask
 from sruserve.server.tasks.score import ScoreTask
 from sruserve.server.tasks.tag import TagTask
-from sruserve.server.tasks.task import Task
+from sruserve.server.tasks.task import Resources, Task
 from sruserve.server.tasks.tokenize import DetokenizeTask, TokenizeTask
 from sruserve.server.tasks.translate import TranslateTask
 
+AnyTask = Task[Any, Any]
+T = TypeVar("T", bound=AnyTask)
 
-class Tasks(NamedTuple):
-    """One task of each kind."""
+# What protocols need to know of a task are its class attributes. The order is that of the routes.
+TABLE: tuple[type[AnyTask], ...] = (
+    ClassifyTask,
+    TagTask,
+    RegressTask,
+    AnswerTask,
+    EncodeTask,
+    EmbedTask,
+    ScoreTask,
+    TokenizeTask,
+    DetokenizeTask,
+    CompleteTask,
+    TranslateTask,
+)
 
-    classify: ClassifyTask
-    tag: TagTask
-    regress: RegressTask
-    answer: AnswerTask
-    encode: EncodeTask
-    embed: EmbedTask
-    score: ScoreTask
-    tokenize: TokenizeTask
-    detokenize: DetokenizeTask
-    complete: CompleteTask
-    translate: TranslateTask
+
+def default_tasks() -> dict[str, type[AnyTask]]:
+    """The task that a model is asked for by its name alone, by the model's own task."""
+    defaults: dict[str, type[AnyTask]] = {}
+    for task in TABLE:
+        if task.is_default and task.chosen_by is None:
+            for name in task.names():
+                other = defaults.setdefault(name, task)
+                assert other is task, f"{other} and {task} are both the default for '{name}'"
+    return defaults
+
+
+class Tasks:
+    """One task of each class in the table."""
+
+    def __init__(self, resources: Resources) -> None:
+        self.limits = resources.limits
+        self._tasks = {task: task(resources) for task in TABLE}
+        self._default = {name: self._tasks[task] for name, task in default_tasks().items()}
+        self._chosen: dict[str, list[tuple[str, AnyTask]]] = {name: [] for name in self._default}
+        for task in self:
+            if task.chosen_by is not None:
+                for name in task.names():
+                    self._chosen[name].append((task.chosen_by, task))
 
     @classmethod
     def create(
         cls, catalogue: Catalogue, limits: InputLimits, constraints: ConstraintCache
     ) -> "Tasks":
         """Create the tasks of a server."""
-        return cls(
-            ClassifyTask(catalogue, limits),
-            TagTask(catalogue, limits),
-            RegressTask(catalogue, limits),
-            AnswerTask(catalogue, limits),
-            EncodeTask(catalogue, limits),
-            EmbedTask(catalogue, limits),
-            ScoreTask(catalogue, limits),
-            TokenizeTask(catalogue, limits),
-            DetokenizeTask(catalogue, limits),
-            CompleteTask(catalogue, limits, constraints),
-            TranslateTask(catalogue, limits),
-        )
+        return cls(Resources(catalogue, limits, constraints))
 
-    def of_model(self, name: str, *, reads_input: bool = False) -> Task[Any]:
-        """The task with a name from a model's config.
+    def __getitem__(self, task: type[T]) -> T:
+        """The task of a class."""
+        return cast("T", self._tasks[task])
 
-        reads_input: for a language model, the task that scores an `input` instead of the one that
-            continues a `prompt`.
+    def __iter__(self) -> Iterator[AnyTask]:
+        return iter(self._tasks.values())
+
+    def of_model(self, name: str, has: Callable[[str], bool] | None = None) -> AnyTask:
+        """The task of a request that names a model only. name: of the task in the model's config.
+
+        has: whether the request has a field; None: it has none that chooses a task.
         """
-        if name == self.score.name and reads_input:
-            return self.score
-        tasks = (
-            self.classify, self.tag, self.regress, self.answer, self.encode, self.complete
-        )  # fmt: skip
-        return next(task for task in tasks if name in (task.name, *task.other_names))
+        if has is not None:
+            for field, task in self._chosen[name]:
+                if has(field):
+                    return task
+        return self._default[name]

@@ -1,6 +1,5 @@
 """Tag: label each step of texts, ids or features, and merge the labels into spans."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -12,14 +11,17 @@ from sruserve.model.text.frames import ENDED
 from sruserve.server.engine.engine import Engine
 from sruserve.server.engine.job import JobKind, SequenceInput, Snapshot, Tagged
 from sruserve.server.errors import CannotStream
-from sruserve.server.repository.catalogue import Catalogue
 from sruserve.server.repository.encoding import Ids, Tokens, encode_input, locate_input
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.tasks.caller import Caller
-from sruserve.server.tasks.limits import NUMBER_BYTES, InputLimits, text_numbers
-from sruserve.server.tasks.requests import Request, TagRequest
-from sruserve.server.tasks.sequences import SequenceTask
+from sruserve.server.tasks.limits import NUMBER_BYTES, text_numbers
+from sruserve.server.tasks.per_input import Results, compute
+from sruserve.server.tasks.reading import initial_states
+from sruserve.server.tasks.requests import TagRequest
+from sruserve.server.tasks.sequences import SequenceReader
 from sruserve.server.tasks.spans import Scheme
+from sruserve.server.tasks.task import Resources, Task
+from sruserve.server.tasks.texts import TextReader
 
 _NUMBERS = 8  # the numbers that take as many bytes as a token's entry
 
@@ -73,72 +75,39 @@ class Text(Steps):
         return {"text": text, "start": start, "end": stop}
 
 
-class TagTask(SequenceTask[TagRequest]):
-    """The label of each step with its score, and spans."""
+class TagTask(Task[TagRequest, ServedModel]):
+    """Label every step.
+
+    Label each token of texts, or each step of ids or features, and merge the labels into spans.
+
+    A span that continues one of the chunk before is `continued`. A model with a CRF returns the
+    labels of a stream when no later step can change them; `pending` counts the others.
+    """
 
     name, schema = "tag", TagRequest
-    locates, needs_only_ids = True, False
+    route, prefix, streams = "tag", "tag", True
 
-    def __init__(self, catalogue: Catalogue, limits: InputLimits) -> None:
-        super().__init__(catalogue, limits)
+    def __init__(self, resources: Resources) -> None:
+        super().__init__(resources)
         self._schemes: WeakKeyDictionary[Engine, Scheme] = WeakKeyDictionary()
 
-    def kind(self, request: TagRequest, served: ServedModel) -> JobKind:
-        del request, served
-        return JobKind.TAG
-
-    def numbers(
-        self, request: TagRequest, served: ServedModel, items: Sequence[SequenceInput]
-    ) -> int:
-        del request
-        return sum(_numbers(served, item) for item in items)
-
-    async def starts(
-        self, caller: Caller, request: Request, served: ServedModel, count: int, cost: int
-    ) -> list[Snapshot | None]:
-        starts = await super().starts(caller, request, served, count, cost)
-        if served.model.network.crf is not None:
-            for start in starts:
-                if start is not None and start.word == ENDED:
-                    raise CannotStream(
-                        f"the labels of this state's input are final, because {served.name}'s CRF "
-                        'has scored the last one: send chunks with "more": true, apart from the '
-                        "last one",
-                        param=request.begun_by,
-                    )
-        return starts
-
-    def text_item(
-        self,
-        request: TagRequest,
-        served: ServedModel,
-        content: str | list[int],
-        start: Snapshot | None,
-        tokens: Tokens | None,
-    ) -> SequenceInput:
-        if not isinstance(content, str):
-            ids, _ = encode_input(served, content, start, "input")
-            carried = len(ids) - len(content) + _open_steps(served, start)
-            return Steps(ids, start, more=request.more, carried=carried)
-        ids, places, word = locate_input(served, content, start, "input", request.more, tokens)
-        text = (start.word if start is not None else "") + content
-        if start is not None and (steps := _open_steps(served, start)):
-            before = np.zeros((steps, 2), np.int64)  # no text, for steps of ids
-            if start.window:
-                before += np.array(start.window).reshape(-1, 2)
-            text = start.held_back + text
-            places = np.concatenate([before - (len(text) - len(content)), places])
-        carried = len(text) - len(content)
-        return Text(ids, start, word, request.more, text=text, carried=carried, places=places)
-
-    def features_item(
-        self,
-        request: TagRequest,
-        served: ServedModel,
-        features: NDArray[np.float32],
-        start: Snapshot | None,
-    ) -> SequenceInput:
-        return Steps(features, start, more=request.more, carried=_open_steps(served, start))
+    async def run(
+        self, caller: Caller, request: TagRequest, served: ServedModel, cost: int
+    ) -> Results:
+        """Label the steps of a request's inputs. cost: bytes of the request, for the queue."""
+        state_output = served.state_output(request)
+        items = await _INPUTS.read(caller, request, served, self.limits, cost)
+        return await compute(
+            caller,
+            request,
+            served,
+            self.limits,
+            cost,
+            JobKind.TAG,
+            items,
+            state_output=state_output,
+            numbers=sum(_numbers(served, item) for item in items),
+        )
 
     def _scheme(self, served: ServedModel) -> Scheme:
         """The cached scheme of a model's labels; reading very many labels takes milliseconds."""
@@ -168,6 +137,60 @@ class TagTask(SequenceTask[TagRequest]):
             **pending,
             "state": served.seal_state(result.state),
         }
+
+
+async def _open_states(
+    caller: Caller, request: TagRequest, served: ServedModel, count: int, cost: int
+) -> list[Snapshot | None]:
+    """The states before inputs; raises `CannotStream` for one whose labels are final."""
+    starts = await initial_states(caller, request, served, count, cost)
+    if served.model.network.crf is not None:
+        for start in starts:
+            if start is not None and start.word == ENDED:
+                raise CannotStream(
+                    f"the labels of this state's input are final, because {served.name}'s CRF "
+                    'has scored the last one: send chunks with "more": true, apart from the '
+                    "last one",
+                    param=request.begun_by,
+                )
+    return starts
+
+
+def _text_item(
+    request: TagRequest,
+    served: ServedModel,
+    content: str | list[int],
+    start: Snapshot | None,
+    tokens: Tokens | None,
+) -> SequenceInput:
+    if not isinstance(content, str):
+        ids, _ = encode_input(served, content, start, "input")
+        carried = len(ids) - len(content) + _open_steps(served, start)
+        return Steps(ids, start, more=request.more, carried=carried)
+    ids, places, word = locate_input(served, content, start, "input", request.more, tokens)
+    text = (start.word if start is not None else "") + content
+    if start is not None and (steps := _open_steps(served, start)):
+        before = np.zeros((steps, 2), np.int64)  # no text, for steps of ids
+        if start.window:
+            before += np.array(start.window).reshape(-1, 2)
+        text = start.held_back + text
+        places = np.concatenate([before - (len(text) - len(content)), places])
+    carried = len(text) - len(content)
+    return Text(ids, start, word, request.more, text=text, carried=carried, places=places)
+
+
+def _features_item(
+    request: TagRequest,
+    served: ServedModel,
+    features: NDArray[np.float32],
+    start: Snapshot | None,
+) -> SequenceInput:
+    return Steps(features, start, more=request.more, carried=_open_steps(served, start))
+
+
+_INPUTS = SequenceReader(
+    TextReader(_text_item, _open_states, locates=True, needs_only_ids=False), _features_item
+)
 
 
 def _numbers(served: ServedModel, item: SequenceInput) -> int:

@@ -1,225 +1,74 @@
-"""The base of all tasks: choose the model, read the inputs, limit the memory."""
+"""The base of all tasks: which models a task fits, and which of them a request gets."""
 
-import math
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from time import monotonic
+from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
-from sruserve.model.text.codec import Codec
-from sruserve.server.budget import Hold
-from sruserve.server.engine.job import Snapshot
-from sruserve.server.errors import InputTooLong
-from sruserve.server.offload import Offload, offload
 from sruserve.server.repository.catalogue import Catalogue
-from sruserve.server.repository.encoding import Tokens, read_part
 from sruserve.server.repository.served import Served
-from sruserve.server.repository.served_model import ServedModel, with_states
-from sruserve.server.repository.text_work import pool_for_part
-from sruserve.server.tasks.caller import Caller
-from sruserve.server.tasks.inputs import INPUT_CHARACTERS, opens_long
+from sruserve.server.tasks.constraint_cache import ConstraintCache
 from sruserve.server.tasks.limits import InputLimits
-from sruserve.server.tasks.requests import ModelRequest, Request
+from sruserve.server.tasks.requests import ModelRequest
 
-AnyBody = TypeVar("AnyBody", bound=ModelRequest)
-Body = TypeVar("Body", bound=Request)
-T = TypeVar("T")
-
-TURN = 8 << 10  # characters or ids that one turn on a thread reads: some milliseconds
+Body = TypeVar("Body", bound=ModelRequest)
+Model = TypeVar("Model", bound=Served)
 
 
-class BaseTask(Generic[AnyBody]):
-    """A task that reads texts for a model. Subclasses run a valid request.
+@dataclass(frozen=True)
+class Resources:
+    """What the tasks of a server share."""
 
-    name: of the task in the configuration of models.
+    catalogue: Catalogue
+    limits: InputLimits
+    constraints: ConstraintCache
+
+
+class Task(Generic[Body, Model]):
+    """What can be asked of models. A subclass has `run`, and says what it reads and returns.
+
+    The docstring of a subclass documents its route.
+
+    name: the task of its models, in their configuration.
     other_names: further tasks whose models it uses.
     schema: the fields of a request.
+    route: its name under `/v1`; None: a protocol that serves it has a route of its own.
+    prefix: of the ids of its replies.
+    is_default: a request that names a model, and no task, is for this one.
+    chosen_by: such a request is for this task if it has the field, else for another one; None: any.
+    streams: held streams and sockets run it, one step after another.
     """
 
     name: ClassVar[str]
     other_names: ClassVar[tuple[str, ...]] = ()
     schema: ClassVar[type[ModelRequest]]
+    route: ClassVar[str | None] = None
+    prefix: ClassVar[str] = "res"
+    is_default: ClassVar[bool] = True
+    chosen_by: ClassVar[str | None] = None
+    streams: ClassVar[bool] = False
 
-    def __init__(self, catalogue: Catalogue, limits: InputLimits) -> None:
-        self.catalogue, self.limits = catalogue, limits
+    def __init__(self, resources: Resources) -> None:
+        self.resources = resources
+        self.catalogue, self.limits = resources.catalogue, resources.limits
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """The tasks whose models it uses."""
+        return cls.name, *cls.other_names
 
     @property
     def models(self) -> list[str]:
         """The names of its models."""
-        return self.catalogue.fitting(self.name, *self.other_names)
+        return self.catalogue.fitting(*self.names())
 
-    def choose(self, request: Any) -> Served:
-        """The model for a request; raises `ModelNotFound`, `WrongTask` or `InvalidRequest`."""
-        return self.catalogue.choose(request.model, self.name, *self.other_names)
-
-    async def read_inputs(
-        self,
-        caller: Caller,
-        served: ServedModel,
-        inputs: Sequence[str | list[int]],
-        starts: Sequence[Snapshot | None],
-        field: str,
-        work: Callable[[int, int, Tokens | None], Sequence[T]],
-        *,
-        more: bool = False,
-        locate: bool = False,
-    ) -> list[T]:
-        """Read the inputs of a body; long or many inputs in turns with others, on a thread.
-
-        starts: the state before each input; the text that it carries is read with the input.
-        work: reads a slice of the inputs into items; the slice of a long text has this text alone,
-            and `work` also gets its tokens.
-        more: the texts continue, so their last words are unfinished.
-        locate: also find the places of tokens.
-
-        Raises `Overloaded` if too many bytes are being read, and `InputTooLong` if the repeated
-        text of a state makes the inputs longer than the limit of a body.
-        """
-        size, carried = count_characters(inputs, starts)
-        if size + carried <= served.long_characters:
-            return list(work(0, len(inputs), None))
-        limit = self.limits.body_bytes
-        if carried > limit and len(inputs) > 1:
-            raise InputTooLong(
-                f"the unfinished words and open labels of the states have {carried} characters, "
-                f"counted for each input that continues one, over the limit of {limit}: send fewer "
-                "inputs, or ask the operator to raise SRUSERVE_MAX_BODY_BYTES"
-            )
-        caller.count_more(self.limits, carried)
-        items: list[T] = []
-        for first, end, size in turns(inputs, starts):
-            tokens, content, start = None, inputs[first], starts[first]
-            if isinstance(content, str) and len(content) > TURN and served.model.codec is not None:
-                word = start.word if start is not None else ""
-                codec, pool = served.model.codec, served.pool
-                tokens = await read_parts(caller, codec, pool, content, word, field, more, locate)
-            cost = size if tokens is None else TURN
-            items += await offload(
-                True, work, first, end, tokens, cost=cost, caller=caller, pool=served.pool
-            )
-        return items
-
-    def reserve_reply(self, numbers: int, advice: str) -> Hold:
-        """Reserve a reply of about `numbers` numbers before they are computed.
-
-        Results stay in memory until their client has read them, and a short request may have long
-        results. Raises `InputTooLong` over the limit of one reply, and `Overloaded` over the limit
-        of all replies.
-
-        advice: how to change a request whose reply would be too long.
-        """
-        limit = self.limits.reply_numbers
-        if numbers > limit:
-            raise InputTooLong(
-                f"the reply would have {numbers} numbers, over the limit of {limit}: {advice}, or "
-                "ask the operator to raise SRUSERVE_MAX_BODY_BYTES"
-            )
-        return self.limits.count_reply(numbers)
-
-
-class Task(BaseTask[Body]):
-    """A task that models compute, beginning from a state."""
-
-    schema: ClassVar[type[Request]]
-
-    def choose(self, request: Any) -> ServedModel:
+    def choose(self, request: Any) -> Model:
         """The model for a request, in the version that its states belong to.
 
         Raises `ModelNotFound`, `WrongTask`, `InvalidRequest` or `StateWrongModel`.
         """
         names = self.name, *self.other_names
-        served = self.catalogue.choose(request.model, *names, state=request.state)
-        return served if isinstance(served, ServedModel) else with_states(served)
+        chosen: Any = self.catalogue.choose(request.model, *names, state=request.state)
+        model: Model = chosen  # all models of a task are of one class
+        return model
 
-    def check(self, request: Any, served: ServedModel) -> None:
-        """Raise `InvalidRequest` if a request does not fit the model of its stream."""
-
-    async def starts(
-        self, caller: Caller, request: Request, served: ServedModel, count: int, cost: int
-    ) -> list[Snapshot | None]:
-        """`ServedModel.initial_states`, off the event loop if there are many or long states."""
-        if request.state is None or not opens_long(request.state):
-            return served.initial_states(request, count)
-        return await offload(True, served.initial_states, request, count, cost=cost, caller=caller)
-
-    def deadline(self, request: Request) -> float:
-        """The time limit of a job that waits in the queue, on `time.monotonic()`; 0: none."""
-        seconds = self.limits.queue_seconds
-        if request.timeout_ms is not None:
-            seconds = min(seconds or math.inf, request.timeout_ms / 1000)
-        return monotonic() + seconds if seconds else 0.0
-
-
-def count_characters(
-    inputs: Sequence[str | list[int]], starts: Sequence[Snapshot | None]
-) -> tuple[int, int]:
-    """The characters or ids of inputs, and the characters that the states before them carry."""
-    is_text = bool(inputs) and isinstance(inputs[0], str)  # then all are
-    size = sum(map(len if is_text else _size, inputs)) + INPUT_CHARACTERS * len(inputs)
-    return size, carried_characters(starts) if any(starts) else 0
-
-
-def carried_characters(starts: Sequence[Snapshot | None]) -> int:
-    """The characters that states carry: of unfinished words, and of texts whose labels are open."""
-    return sum(len(start.word) + len(start.held_back) for start in starts if start is not None)
-
-
-def _size(content: str | list[int] | list[str]) -> int:
-    """The characters of a text, or of the words that it is split into, or the number of ids."""
-    if isinstance(content, list) and content and isinstance(content[0], str):
-        return len(content) + sum(map(len, content))
-    return len(content)
-
-
-def turns(
-    inputs: Sequence[str | list[int]], starts: Sequence[Snapshot | None]
-) -> Iterator[tuple[int, int, int]]:
-    """Group inputs into slices of about `TURN`: the first index, the end, the characters or ids.
-
-    A longer input is a slice of its own.
-    """
-    first = size = 0
-    for index, (content, start) in enumerate(zip(inputs, starts, strict=True)):
-        characters = _size(content)
-        if first < index and characters > TURN:
-            yield first, index, size
-            first, size = index, 0
-        size += characters + INPUT_CHARACTERS
-        if start is not None:
-            size += len(start.word) + len(start.held_back)
-        if size >= TURN or index + 1 == len(inputs):
-            yield first, index + 1, size
-            first, size = index + 1, 0
-
-
-async def read_parts(
-    caller: Caller,
-    codec: Codec,
-    pool: Offload,
-    text: str,
-    word: str,
-    field: str,
-    more: bool,
-    locate: bool,
-    limit: int = sys.maxsize,
-) -> Tokens | None:
-    """The tokens of a long text, each part in a turn.
-
-    limit: the rest is not read once there are more tokens than these.
-
-    None: the text has only one part, which may be read with others.
-    """
-    parts = await offload(True, codec.parts, text, TURN, cost=TURN, caller=caller)
-    if len(parts) == 1 and pool_for_part(pool, codec, text) is pool:
-        return None
-    tokens, count = [], 0
-    for number, part in enumerate(parts, 1):
-        arguments = codec, part, word, more and number == len(parts), field, locate
-        cost, word = len(word) + len(part), ""
-        own = pool_for_part(pool, codec, part)
-        read = await offload(True, read_part, *arguments, cost=cost, caller=caller, pool=own)
-        tokens.append(read)
-        count += len(read.ids)
-        if count > limit:
-            break
-    return await offload(True, Tokens.joined, parts, tokens, cost=TURN, caller=caller)
+    def check(self, request: Any, served: Model) -> None:
+        """Raise `InvalidRequest` if a request does not fit its model."""

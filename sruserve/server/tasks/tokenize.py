@@ -16,8 +16,9 @@ from sruserve.server.tasks.caller import Caller
 from sruserve.server.tasks.encode import listed
 from sruserve.server.tasks.inputs import LONG_CHARACTERS, split_inputs
 from sruserve.server.tasks.limits import bytes_numbers
+from sruserve.server.tasks.reading import read_inputs
 from sruserve.server.tasks.requests import DetokenizeRequest, TokenizeRequest
-from sruserve.server.tasks.task import AnyBody, BaseTask
+from sruserve.server.tasks.task import Task
 
 _TASKS: tuple[str, ...] = get_args(ModelTask)
 _STRING_NUMBERS = 2  # of a token's text in a reply
@@ -39,17 +40,14 @@ class Tokenized:
     large: bool
 
 
-class _TextTask(BaseTask[AnyBody]):
-    """A task of models whose vocabulary reads and writes one language."""
-
-    def choose(self, request: Any) -> ServedModel:
-        return with_states(super().choose(request))
-
-
-class TokenizeTask(_TextTask[TokenizeRequest]):
+class TokenizeTask(Task[TokenizeRequest, ServedModel]):
     """The ids that a model with a vocabulary reads for a text."""
 
     name, other_names, schema = _TASKS[0], _TASKS[1:], TokenizeRequest
+    is_default = False
+
+    def choose(self, request: Any) -> ServedModel:
+        return with_states(self.catalogue.choose(request.model, *_TASKS))
 
     @asynccontextmanager
     async def run(
@@ -65,9 +63,9 @@ class TokenizeTask(_TextTask[TokenizeRequest]):
                 tokens = read_part(codec, request.prompt, "", False, "prompt", False)
             return [_framed(request, served, tokens.ids)]
 
-        (ids,) = await self.read_inputs(caller, served, inputs, [None], "prompt", read)
+        (ids,) = await read_inputs(caller, served, self.limits, inputs, [None], "prompt", read)
         numbers = len(ids) * (1 + _STRING_NUMBERS * request.return_token_strs)
-        with caller.unsent(self.reserve_reply(numbers, _ADVICE)):
+        with caller.unsent(self.limits.reserve_reply(numbers, _ADVICE)):
             caller.submitted()
             large = numbers > LONG_CHARACTERS
             yield await offload(
@@ -75,10 +73,14 @@ class TokenizeTask(_TextTask[TokenizeRequest]):
             )
 
 
-class DetokenizeTask(_TextTask[DetokenizeRequest]):
+class DetokenizeTask(Task[DetokenizeRequest, ServedModel]):
     """The text that ids of a model's vocabulary stand for."""
 
     name, other_names, schema = _TASKS[0], _TASKS[1:], DetokenizeRequest
+    is_default = False
+
+    def choose(self, request: Any) -> ServedModel:
+        return with_states(self.catalogue.choose(request.model, *_TASKS))
 
     @asynccontextmanager
     async def run(
@@ -100,7 +102,7 @@ class DetokenizeTask(_TextTask[DetokenizeRequest]):
 
         cost = len(tokens)
         size = await offload(cost > LONG_CHARACTERS, measure, cost=cost, caller=caller)
-        with caller.unsent(self.reserve_reply(bytes_numbers(size), _ADVICE)):
+        with caller.unsent(self.limits.reserve_reply(bytes_numbers(size), _ADVICE)):
             caller.submitted()
             yield await offload(size > LONG_CHARACTERS, join, cost=size, caller=caller)
 

@@ -1,9 +1,7 @@
 """Translate: texts in another language, by a beam search."""
 
-import math
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
-from time import monotonic
 from typing import Any
 
 from sruserve.model.text.codec import token_text
@@ -22,7 +20,8 @@ from sruserve.server.tasks.caller import Caller
 from sruserve.server.tasks.chunks import ChunkBuffer, Room
 from sruserve.server.tasks.encode import listed
 from sruserve.server.tasks.inputs import INPUT_CHARACTERS, LONG_CHARACTERS
-from sruserve.server.tasks.per_input import Results, ResultTask
+from sruserve.server.tasks.per_input import Results
+from sruserve.server.tasks.task import Task
 from sruserve.server.tasks.translate_request import TranslateRequest
 from sruserve.server.tasks.translation import Translation
 from sruserve.server.tasks.translation_sources import Source, read_sources
@@ -33,15 +32,11 @@ _STREAM_NUMBERS = 1024  # that a stream may always have waiting: enough for a fa
 _ADVICE = "lower `max_tokens` or `n_best`, leave out `attention`, or send fewer or shorter texts"
 
 
-class TranslateTask(ResultTask[TranslateRequest]):
+class TranslateTask(Task[TranslateRequest, ServedTranslator]):
     """The `n_best` translations of each text, the best one first."""
 
     name, schema = "translate", TranslateRequest
-
-    def choose(self, request: Any) -> ServedTranslator:
-        served = self.catalogue.choose(request.model, self.name, state=request.state)
-        assert isinstance(served, ServedTranslator)
-        return served
+    route, prefix = "translate", "tr"
 
     async def run(
         self, caller: Caller, request: TranslateRequest, served: ServedTranslator, cost: int
@@ -120,7 +115,7 @@ class TranslateTask(ResultTask[TranslateRequest]):
         for source, need in zip(sources, needs, strict=True):
             states += _state_numbers(served, source, need)
         free = min(numbers, _STREAM_NUMBERS) if streams else numbers
-        hold = self.reserve_reply(free + states, _ADVICE)
+        hold = self.limits.reserve_reply(free + states, _ADVICE)
         buffer: ChunkBuffer[Translated] | None = None
         if streams:
             room = Room(hold, free, _TOKEN_NUMBERS, self.limits.reply_numbers)
@@ -135,7 +130,7 @@ class TranslateTask(ResultTask[TranslateRequest]):
             stream=streams,
             search=search,
             input_bytes=cost,
-            deadline=self._deadline(request),
+            deadline=self.limits.deadline(request.timeout_ms),
             priority=served.tenant.priority(request.priority),
         )
         limit = job.inputs + search.beam_size * sum(each.max_tokens for each in needs)
@@ -179,12 +174,6 @@ class TranslateTask(ResultTask[TranslateRequest]):
                 "requests, or ask the operator to raise SRUSERVE_MAX_NEW_TOKENS",
                 param="max_tokens",
             )
-
-    def _deadline(self, request: TranslateRequest) -> float:
-        seconds = self.limits.queue_seconds
-        if request.timeout_ms is not None:
-            seconds = min(seconds or math.inf, request.timeout_ms / 1000)
-        return monotonic() + seconds if seconds else 0.0
 
 
 def _reply_numbers(

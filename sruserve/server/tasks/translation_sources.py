@@ -11,7 +11,7 @@ from sruserve.server.tasks.caller import Caller
 from sruserve.server.tasks.inputs import split_inputs
 from sruserve.server.tasks.limits import InputLimits
 from sruserve.server.tasks.partial_translations import read_states
-from sruserve.server.tasks.task import TURN, count_characters, read_parts, turns
+from sruserve.server.tasks.reading import TURN, count_characters, read_parts, turns
 from sruserve.server.tasks.translate_request import TranslateRequest
 from sruserve.server.tasks.translation_ids import check_length, source_ids
 

@@ -22,20 +22,20 @@ from sruserve.server.repository.served_model import ServedModel, with_states
 from sruserve.server.state.envelope import SealedStates
 from sruserve.server.streams.step_view import StreamView
 from sruserve.server.tasks.caller import Caller, ClientDisconnected
+from sruserve.server.tasks.complete import CompleteTask
 from sruserve.server.tasks.completion import Chunks, CompletionResponse
 from sruserve.server.tasks.completion_request import CompletionRequest
 from sruserve.server.tasks.endpoint import Endpoint
 from sruserve.server.tasks.error_mapping import as_serve_error
 from sruserve.server.tasks.limits import text_numbers
 from sruserve.server.tasks.per_input import PerInputTask, Results
-from sruserve.server.tasks.requests import Request
+from sruserve.server.tasks.requests import ModelRequest, Request
 from sruserve.server.tasks.table import Tasks
 
-Body = TypeVar("Body", bound=Request)
+Body = TypeVar("Body", bound=ModelRequest)
 
 PATH = "/v1/stream"
 _BEGINNING = ("model", "state", "preset")
-_TASKS = ("classify", "tag", "regress", "encode", "generate")
 _WAIT_SECONDS = 15.0  # the longest of the waits for chunks
 _MAX_ID = 100
 _FLOAT_BYTES = 4  # of a number in a state's row
@@ -173,8 +173,9 @@ class SessionEndpoint(Endpoint[WebSocketRequest]):
 
     def __init__(self, catalogue: Catalogue, tenants: Tenants, tasks: Tasks) -> None:
         super().__init__(tenants, (*catalogue.streaming(), UNKNOWN_MODEL))
-        self._catalogue = catalogue
-        self._tasks = tasks
+        self._catalogue, self._tasks = catalogue, tasks
+        self._complete_task = tasks[CompleteTask]
+        self._task_names = tuple(dict.fromkeys(task.name for task in tasks if task.streams))
 
     async def serve(self, call: WebSocketRequest, tenant: Tenant) -> None:
         long, cost = call.cost > LONG_BYTES, call.cost
@@ -182,7 +183,7 @@ class SessionEndpoint(Endpoint[WebSocketRequest]):
             fields = await offload(long, call.fields, cost=cost, caller=call)
         finally:
             call.drop_data()
-        call.count_body(self._tasks.complete.limits, cost)
+        call.count_body(self._tasks.limits, cost)
         beginning = {name: fields.pop(name) for name in _BEGINNING if name in fields}
         if call.stream is not None:
             if beginning:
@@ -209,7 +210,7 @@ class SessionEndpoint(Endpoint[WebSocketRequest]):
     def _begin(self, beginning: dict[str, Any], tenant: Tenant) -> tuple[Session, str]:
         """Begin a session; returns it with the task of its model."""
         request = _validated(Request, beginning)
-        chosen = self._catalogue.choose(request.model, *_TASKS, state=request.state)
+        chosen = self._catalogue.choose(request.model, *self._task_names, state=request.state)
         served = with_states(chosen).for_tenant(tenant)
         served.check_streams("model")
         (state,) = served.initial_states(request, 1)
@@ -247,12 +248,11 @@ class SessionEndpoint(Endpoint[WebSocketRequest]):
     async def _compute(
         self, frame: WebSocketRequest, served: ServedModel, stream: Session, fields: dict[str, Any]
     ) -> None:
-        task = self._tasks.of_model(served.task, reads_input="input" in fields)
-        if task is self._tasks.complete:
+        task: Any = self._tasks.of_model(served.task, fields.__contains__)
+        if task is self._complete_task:
             await self._complete(frame, served, stream, fields)
             return
-        assert isinstance(task, PerInputTask)
-        request = _validated(task.schema, {"more": True, **fields})
+        request: Any = _validated(task.schema, {"more": True, **fields})
         fields.clear()  # the request has them now
         view = StreamView(served, stream.state, StateOutput.COPY, tokens=request.return_state)
         with await task.run(frame, request, view, frame.cost) as results:
@@ -272,7 +272,7 @@ class SessionEndpoint(Endpoint[WebSocketRequest]):
                 f"a frame with 'op' may have no other field than 'id': leave out '{field}'",
                 param=field,
             )
-        with self._tasks.complete.limits.count_reply(stream.token_numbers):
+        with self._tasks.limits.count_reply(stream.token_numbers):
             large = stream.states.nbytes > LONG_BYTES
             token = await offload(large, stream.token, caller=frame)
             await frame.send({"state": token}, large=large)
@@ -290,7 +290,7 @@ class SessionEndpoint(Endpoint[WebSocketRequest]):
             raise InvalidRequest("a socket has one completion at a time: leave out 'n'", param="n")
         with_tokens = request.state_wanted_by is not None
         view = StreamView(served, stream.state, StateOutput.COPY, tokens=with_tokens)
-        async with self._tasks.complete.run(frame, request, view, frame.cost) as completion:
+        async with self._complete_task.run(frame, request, view, frame.cost) as completion:
             frame.watch(completion.done)
             try:
                 while (chunks := await completion.next_chunks(_WAIT_SECONDS)) is not None:
@@ -309,7 +309,7 @@ def _validated(schema: type[Body], fields: dict[str, Any]) -> Body:
         raise as_serve_error(error, schema) from None
 
 
-def _describe(task: PerInputTask[Any], view: StreamView, results: Results) -> dict[str, Any]:
+def _describe(task: PerInputTask, view: StreamView, results: Results) -> dict[str, Any]:
     """The result of a frame."""
     ((item, result),) = results.results
     return {**task.describe(view, item, result), "usage": {"steps": results.steps}}

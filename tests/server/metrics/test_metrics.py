@@ -23,9 +23,11 @@ from sruserve.server.http.call import HttpCall
 from sruserve.server.http.v1 import TaskEndpoint
 from sruserve.server.metrics.metrics import gpu_memory
 from sruserve.server.repository.catalogue import Catalogue
+from sruserve.server.repository.served_model import ServedModel
+from sruserve.server.tasks.constraint_cache import ConstraintCache
 from sruserve.server.tasks.limits import InputLimits
 from sruserve.server.tasks.requests import ClassifyRequest
-from sruserve.server.tasks.task import Task
+from sruserve.server.tasks.task import Resources, Task
 from tests.server.conftest import Serve
 from tests.server.observing import metric, until
 from tests.support import save_random_model
@@ -222,7 +224,7 @@ def test_a_token_without_text_is_no_first_character(client: httpx.Client, read: 
 
 
 def test_a_request_that_the_server_cancels_is_no_client_that_left(read: Read) -> None:
-    class Stopped(Task[ClassifyRequest]):
+    class Stopped(Task[ClassifyRequest, ServedModel]):
         name, schema = "classify", ClassifyRequest
 
     sent: list[Any] = []
@@ -231,7 +233,8 @@ def test_a_request_that_the_server_cancels_is_no_client_that_left(read: Read) ->
         sent.append(message)
 
     async def cancelled() -> None:
-        stopped = Stopped(Catalogue(()), InputLimits(1, 1, 1, 1, 1, 1, 1, 0.0))
+        limits = InputLimits(1, 1, 1, 1, 1, 1, 1, 0.0)
+        stopped = Stopped(Resources(Catalogue(()), limits, ConstraintCache(1)))
         endpoint = TaskEndpoint("/v1/classify", stopped, Tenants())
         call = HttpCall({"headers": []}, asyncio.Event().wait, send)  # type: ignore[arg-type]
         task = asyncio.create_task(endpoint(call))

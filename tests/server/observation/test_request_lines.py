@@ -32,13 +32,13 @@ UUID = "0b5cfbd5-2f0e-4f4d-9b0e-d5a7c3a1e0f2"
 # A server with a mistake: the tokenizer fails on a text, and says which.
 FAILING = """
 import sys
-from sruserve.server.tasks.per_text import PerTextTask
-read = PerTextTask.text_item
-def text_item(self, request, served, content, *more):
+from sruserve.server.tasks import texts
+read = texts.encode_input
+def encode_input(served, content, *more):
     if "mistake" in content:
         {}[content]
-    return read(self, request, served, content, *more)
-PerTextTask.text_item = text_item
+    return read(served, content, *more)
+texts.encode_input = encode_input
 from sruserve.cli import main
 main()
 """

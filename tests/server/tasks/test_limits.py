@@ -19,6 +19,7 @@ from sruserve.server.errors import OutOfDeviceMemory, Overloaded
 from sruserve.server.offload import POOL, THREADS, offload
 from sruserve.server.tasks.limits import FREE_BYTES, InputLimits
 from tests.server.conftest import Serve
+from tests.server.hand_clock import HandClock
 from tests.server.held_steps import Steps
 from tests.server.http.json_requests import connect
 from tests.server.observing import until
@@ -369,3 +370,18 @@ def test_states_and_labels_count_in_what_a_reply_may_hold(
         assert post(client, path, within).status_code == 200
         message = refusal(post(client, path, beyond), 422, "input_too_long")
         assert "SRUSERVE_MAX_BODY_BYTES" in message
+
+
+def test_a_job_must_have_begun_when_the_first_of_both_limits_ends() -> None:
+    clock = HandClock()
+
+    def limits(seconds: float) -> InputLimits:
+        return InputLimits(1, 1, 1, 1, 1, 1, 1, queue_seconds=seconds, clock=clock)
+
+    clock.now = 100.0
+    assert limits(0.0).deadline(None) == 0.0  # never
+    assert limits(0.0).deadline(2500) == 102.5
+    assert limits(5.0).deadline(None) == 105.0
+    assert limits(5.0).deadline(2500) == 102.5
+    clock.now = 200.0
+    assert limits(5.0).deadline(7000) == 205.0

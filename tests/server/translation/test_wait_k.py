@@ -12,7 +12,7 @@ import torch
 import sruserve
 from sruserve.model.translation.folder import TranslationModel
 from sruserve.model.weights import read_tensors
-from sruserve.server.tasks.task import TURN
+from sruserve.server.tasks.reading import TURN
 from tests.model.translation.systems import BOS, EOS
 from tests.server.conftest import Serve
 from tests.server.observing import until

@@ -67,7 +67,11 @@ class ResponsesEndpoint(HttpEndpoint):
     ) -> None:
         task = self._complete
         # The last events of a stream repeat its text, which stays in memory until then.
-        kept = task.reserve_reply(request.token_limit, _ADVICE) if request.stream else nullcontext()
+        kept = (
+            task.limits.reserve_reply(request.token_limit, _ADVICE)
+            if request.stream
+            else nullcontext()
+        )
         with kept:
             async with task.run(call, completion_request, served, cost) as completion:
                 writer = ResponseJson(call.number, request, completion)

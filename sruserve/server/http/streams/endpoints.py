@@ -33,8 +33,7 @@ from sruserve.server.streams.service import Streams
 from sruserve.server.streams.store import StreamRecord
 from sruserve.server.tasks.inputs import opens_long
 from sruserve.server.tasks.limits import NUMBER_BYTES, InputLimits, text_numbers
-from sruserve.server.tasks.table import Tasks
-from sruserve.server.tasks.task import BaseTask
+from sruserve.server.tasks.table import AnyTask, Tasks
 
 B = TypeVar("B", bound=BaseModel)
 R = TypeVar("R")
@@ -53,7 +52,7 @@ class Context(NamedTuple):
     tenants: Tenants
     limits: InputLimits
     tasks: Tasks
-    endpoints: Mapping[BaseTask[Any], TaskEndpoint[Any]]
+    endpoints: Mapping[AnyTask, TaskEndpoint[Any]]
 
 
 class StreamEndpoint(HttpEndpoint):

@@ -1,18 +1,19 @@
 """`POST /v1/streams/{id}/steps`: run the task of the stream's model, exactly once per step."""
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
-from pydantic import ValidationError
+from pydantic import ValidationError, create_model
 from pydantic_core import from_json
 
 from sruserve.server.auth import Tenant
 from sruserve.server.errors import faults
 from sruserve.server.http.call import HttpCall
 from sruserve.server.http.sse import EVENT_HEADERS, error_event
-from sruserve.server.http.streams.endpoints import StreamEndpoint
+from sruserve.server.http.streams.endpoints import Context, StreamEndpoint
 from sruserve.server.http.streams.messages import (
     ClassifyStep,
     CompleteStep,
@@ -28,24 +29,22 @@ from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.streams.service import digest_of
 from sruserve.server.streams.step_view import StreamView
 from sruserve.server.tasks.caller import ClientDisconnected, StepCaller
-from sruserve.server.tasks.completion_request import CompletionRequest
+from sruserve.server.tasks.classify import ClassifyTask
+from sruserve.server.tasks.complete import CompleteTask
+from sruserve.server.tasks.encode import EncodeTask
 from sruserve.server.tasks.error_mapping import as_serve_error
-from sruserve.server.tasks.requests import (
-    ClassifyRequest,
-    EncodeRequest,
-    RegressRequest,
-    Request,
-    ScoreRequest,
-    TagRequest,
-)
+from sruserve.server.tasks.regress import RegressTask
+from sruserve.server.tasks.score import ScoreTask
+from sruserve.server.tasks.table import AnyTask
+from sruserve.server.tasks.tag import TagTask
 
-_STEPS: dict[type[Request], type[Step]] = {
-    ClassifyRequest: ClassifyStep,
-    TagRequest: TagStep,
-    RegressRequest: RegressStep,
-    EncodeRequest: EncodeStep,
-    ScoreRequest: ScoreStep,
-    CompletionRequest: CompleteStep,
+_STEPS: Mapping[type[AnyTask], type[Step]] = {
+    ClassifyTask: ClassifyStep,
+    TagTask: TagStep,
+    RegressTask: RegressStep,
+    EncodeTask: EncodeStep,
+    ScoreTask: ScoreStep,
+    CompleteTask: CompleteStep,
 }
 
 
@@ -58,6 +57,10 @@ class Steps(StreamEndpoint):
     """
 
     schema = Step
+
+    def __init__(self, path: str, context: Context) -> None:
+        super().__init__(path, context)
+        self._schemas = {task: _schema_of(type(task)) for task in self.tasks if task.streams}
 
     async def serve(self, call: HttpCall, tenant: Tenant) -> None:
         body = await call.json_body(self.limits)
@@ -113,11 +116,8 @@ class Steps(StreamEndpoint):
 
     def _read(self, served: ServedModel, body: bytes) -> tuple[TaskEndpoint[Any], Step]:
         """The endpoint of a step, and its request."""
-        name = served.model.config.task
-        task = self.tasks.of_model(
-            name, reads_input=name == self.tasks.score.name and _has_input(body)
-        )
-        schema = _STEPS[task.schema]
+        task = self.tasks.of_model(served.model.config.task, partial(_has_field, body))
+        schema = self._schemas[task]
         try:
             request = schema.model_validate_json(body)
         except ValidationError as error:
@@ -126,14 +126,23 @@ class Steps(StreamEndpoint):
         return self.endpoints[task], request
 
 
-def _has_input(body: bytes) -> bool:
-    if b'"input"' not in body and b"\\u" not in body:
+def _schema_of(task: type[AnyTask]) -> type[Step]:
+    """The fields of a step that runs a task."""
+    if task in _STEPS:
+        return _STEPS[task]
+    name = task.schema.__name__.removesuffix("Request")
+    bases: tuple[Any, ...] = (Step, task.schema)
+    return cast("type[Step]", create_model(f"{name}Step", __base__=bases))
+
+
+def _has_field(body: bytes, name: str) -> bool:
+    if b'"%b"' % name.encode() not in body and b"\\u" not in body:
         return False  # parsing a long body twice would block the event loop
     try:
         fields = from_json(body)
     except ValueError:
         return False
-    return isinstance(fields, dict) and "input" in fields
+    return isinstance(fields, dict) and name in fields
 
 
 def _streamed(request: Step) -> bool:
