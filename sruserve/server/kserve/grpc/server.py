@@ -9,7 +9,7 @@ import grpc
 from grpc_health.v1 import health_pb2
 
 from sruserve.server.ending import GRPC_SECONDS
-from sruserve.server.errors import RouteNotFound
+from sruserve.server.http.errors import RouteNotFound
 from sruserve.server.kernel_buffers import limit_buffers_of_port
 from sruserve.server.kserve.grpc.codec import parse
 from sruserve.server.kserve.grpc.core import is_running, new_server

@@ -2,7 +2,8 @@
 
 import zlib
 
-from sruserve.server.errors import BodyTooLarge, InvalidRequest, UnsupportedMediaType
+from sruserve.server.errors import InvalidRequest
+from sruserve.server.http.errors import BodyTooLarge, UnsupportedMediaType
 from sruserve.server.tasks.limits import FREE_BYTES
 
 # zlib's parameters of both; HTTP's deflate is zlib's own format.
