@@ -24,16 +24,17 @@ from sruserve.server.engine.job import (
     StateOutput,
 )
 from sruserve.server.engine.job_engine import REPORT_SECONDS, JobEngine
+from sruserve.server.engine.metrics import Metrics
 from sruserve.server.engine.model_runner import ModelRunner
 from sruserve.server.engine.one_step import OneStep
 from sruserve.server.engine.output_reader import StepResult
 from sruserve.server.engine.pending import FinishQueue
 from sruserve.server.engine.scheduling.scheduler import Scheduler
 from sruserve.server.engine.sequence import ActiveSequence
-from sruserve.server.engine.settle import Metrics, Settler
+from sruserve.server.engine.settle import Settler
 from sruserve.server.engine.state_cache.cache import CachedState
 from sruserve.server.engine.state_cache.copy_stream import CopyStream, copy_stream_for
-from sruserve.server.engine.state_cache.manager import StateManager
+from sruserve.server.engine.state_manager import StateManager
 from sruserve.server.engine.threads import ThreadPolicy
 from sruserve.server.errors import (
     Draining,

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from sruserve.model.reader.spans import Spans
 from sruserve.model.text.packed import PackedIds
 from sruserve.server.engine.constrained.protocols import TextConstraint
+from sruserve.server.engine.partial_translation import PartialTranslation
 from sruserve.server.engine.state_cache.cache import CachedState
-from sruserve.server.engine.translation.partial import PartialTranslation
 
 Row = NDArray[np.float32]
 Added = tuple[NDArray[np.int64], Row]

@@ -17,8 +17,8 @@ from sruserve.kernels.oom import is_out_of_memory
 from sruserve.server.engine.admission_queue import AdmissionQueue
 from sruserve.server.engine.config import EngineConfig
 from sruserve.server.engine.job import Job
+from sruserve.server.engine.metrics import Metrics
 from sruserve.server.engine.result_dispatcher import ResultDispatcher
-from sruserve.server.engine.settle import Metrics
 from sruserve.server.errors import (
     Draining,
     EmptyInput,

@@ -11,8 +11,8 @@ from torch import Tensor
 from sruserve.model.translation.config import SideConfig
 from sruserve.model.translation.memory import Memory
 from sruserve.model.translation.translator import Translator
+from sruserve.server.engine.partial_translation import Numbers
 from sruserve.server.engine.translation.beam_memory import BeamMemory
-from sruserve.server.engine.translation.partial import Numbers
 from sruserve.server.engine.translation.sentence import Sentence
 from sruserve.server.engine.translation.source_reader import read_chunks
 from sruserve.server.errors import NotFinite, ServeError, faults

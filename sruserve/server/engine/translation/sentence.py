@@ -9,9 +9,9 @@ from torch import Tensor
 
 from sruserve.model.translation.translator import Translator
 from sruserve.server.engine.job import Hypothesis, Job, Translated
+from sruserve.server.engine.partial_translation import Numbers, PartialTranslation
 from sruserve.server.engine.translation.beam_memory import Slots
 from sruserve.server.engine.translation.needs import Needs
-from sruserve.server.engine.translation.partial import Numbers, PartialTranslation
 from sruserve.server.engine.translation.search import Search
 from sruserve.server.engine.translation.source import SourceInput
 

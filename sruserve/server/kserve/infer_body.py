@@ -1,4 +1,4 @@
-"""Bodies of inferences over HTTP: a JSON header, followed by binary tensors."""
+"""Bodies of inferences, over HTTP and as sequences keep them: JSON, then binary tensors."""
 
 from collections.abc import Container, Iterable, Sequence
 from typing import Annotated, Any
@@ -8,9 +8,9 @@ from pydantic_core import from_json
 
 from sruserve.server.errors import InvalidRequest
 from sruserve.server.json_output import json_bytes, long_json
+from sruserve.server.kserve.binary import read_binary, write_binary
 from sruserve.server.kserve.datatypes import check_datatype
-from sruserve.server.kserve.http.binary import read_binary, write_binary
-from sruserve.server.kserve.http.json_tensors import json_values, read_json
+from sruserve.server.kserve.json_tensors import json_values, read_json
 from sruserve.server.kserve.messages import (
     InferRequest,
     InferResponse,
