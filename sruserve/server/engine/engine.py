@@ -185,9 +185,14 @@ class Engine(JobEngine):
         outputs = self.model.config.outputs or 0
         tokens = [*sampling.allowed, *(token for token, _ in sampling.logit_bias)]
         if any(not 0 <= token < outputs for token in tokens):
-            raise InvalidRequest(f"{self.model.name} has only the tokens 0 to {outputs - 1}")
+            raise InvalidRequest(
+                f"{self.model.name} has only the tokens 0 to {outputs - 1}: leave out others"
+            )
         if sampling.allowed and sampling.constraint is not None:
-            raise InvalidRequest("tokens may be limited by a constraint or by a list, not by both")
+            raise InvalidRequest(
+                "tokens may be limited by a constraint or by a list, not by both: "
+                "leave one of them out"
+            )
 
     def _can_read(self, start: Snapshot) -> bool:
         """Whether the job carries the state itself, or this engine caches it."""

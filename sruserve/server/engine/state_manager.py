@@ -87,7 +87,8 @@ class StateManager:
         starts = [s.cached_start for s in sequences if s.cached_start is not None]
         if any(cached.dropped for cached in starts):
             raise StateExpired(
-                "the state of the stream that this request continues no longer exists"
+                "the state of the stream that this request continues no longer exists; "
+                "start a new stream"
             )
         if sequences and sequences[0].job.state_output is StateOutput.CACHED:
             try:
@@ -286,4 +287,6 @@ def transfer_error(error: BaseException) -> ServeError:
         return error
     if is_out_of_memory(error):
         return OutOfDeviceMemory()
-    return EngineFailure("a state could not be moved; see the server's log")
+    return EngineFailure(
+        "a state could not be moved; retry, or start a new stream; the server's log has the reason"
+    )

@@ -90,7 +90,7 @@ def read_request(model: str, version: str, body: bytes, header_length: int) -> I
         if type(size) is not int or not 0 <= size <= len(body) - at:
             raise InvalidRequest(
                 f"'binary_data_size' of inference input '{input_header.name[:100]}' exceeds the "
-                "body",
+                "body: send as many bytes as it says",
                 param="inputs",
             )
         inputs.append(_read_input(input_header, memoryview(body)[at : at + size]))
@@ -98,7 +98,7 @@ def read_request(model: str, version: str, body: bytes, header_length: int) -> I
     if at != len(body):
         raise InvalidRequest(
             f"unexpected additional input data for model '{model}': {len(body) - at} bytes after "
-            "the last input"
+            "the last input: leave them out, or name the input that they belong to"
         )
     outputs = [RequestedOutput(output.name, output.parameters) for output in header.outputs]
     return InferRequest(model, version, header.id, inputs, outputs, header.parameters)

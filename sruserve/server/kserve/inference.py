@@ -105,7 +105,11 @@ class Inference:
 
         if sequence is None or model is None:
             if isinstance(body, Request) and body.return_state and batch > 1:
-                raise InvalidRequest("'sru_return_state' needs a batch of one", param="parameters")
+                raise InvalidRequest(
+                    "'sru_return_state' needs a batch of one: "
+                    "send each input in a request of its own",
+                    param="parameters",
+                )
             request.drop_read_fields()
             return await work(caller, served)
         assert isinstance(body, Request)

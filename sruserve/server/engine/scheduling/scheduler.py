@@ -475,4 +475,4 @@ def _as_serve_error(error: BaseException) -> ServeError:
         return error
     if is_out_of_memory(error):
         return OutOfDeviceMemory()
-    return EngineFailure(f"the request could not be prepared: {error}")
+    return EngineFailure(f"the request could not be prepared: {error}; change it, or report a bug")

@@ -145,6 +145,7 @@ def _read_contents(
         return Tensor(name, datatype, shape, np.array(values, NUMBERS[datatype]))
     except OverflowError:
         raise InvalidRequest(
-            f"inference input '{name[:100]}' has elements outside the range of {datatype}",
+            f"inference input '{name[:100]}' has elements outside the range of {datatype}: "
+            "send numbers within it",
             param="inputs",
         ) from None

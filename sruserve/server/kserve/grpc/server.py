@@ -128,7 +128,10 @@ class _Health:
     def _check(self, data: bytes) -> Any:
         status = self._status(_is_known(data))
         if status.status == status.SERVICE_UNKNOWN:
-            raise RouteNotFound("this server does not have that gRPC service")
+            raise RouteNotFound(
+                "this server does not have that gRPC service: "
+                "leave the name out to ask about the server"
+            )
         return status
 
     def _watch(self, data: bytes) -> Callable[[], Any]:

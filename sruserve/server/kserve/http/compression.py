@@ -49,7 +49,9 @@ class Unpacking:
         try:
             piece = self._unpacker.decompress(self._packed, limit)
         except zlib.error as error:
-            raise InvalidRequest(f"the body is not {self._name}: {error}") from None
+            raise InvalidRequest(
+                f"the body is not {self._name}: {error}; correct its Content-Encoding"
+            ) from None
         self._packed = self._unpacker.unconsumed_tail
         self._pieces.append(piece)
         self.size += len(piece)
@@ -61,7 +63,10 @@ class Unpacking:
         if self._unpacker.eof and not self._unpacker.unused_data:
             self.body = b"".join(self._pieces)
         elif self._unpacker.eof or len(piece) < limit:
-            raise InvalidRequest(f"the body is not exactly one complete {self._name} stream")
+            raise InvalidRequest(
+                f"the body is not exactly one complete {self._name} stream: "
+                "send it whole, and nothing else"
+            )
 
 
 def choose(accepted: str | None) -> str | None:
