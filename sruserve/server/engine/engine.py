@@ -110,8 +110,9 @@ class Engine(JobEngine):
             model, self._states.pool.rows, self._threads, self._admission_queue,
             self._dispatcher, metrics,
         )  # fmt: skip
-        self._burst = config.burst or _BURSTS[network.device.type == "cuda"]
-        self._tier = "device" if network.device.type == "cuda" else "pool"
+        self._on_gpu = network.device.type == "cuda"
+        self._burst = config.burst or _BURSTS[self._on_gpu]
+        self._tier = "device" if self._on_gpu else "pool"
         self._has_news, self._next_report = False, 0.0
         self._polls = False  # the thread wakes from its wait to report news
 
@@ -296,7 +297,7 @@ class Engine(JobEngine):
         """Whether a job takes one step, and that less time than to wake two threads."""
         return (
             job.kind in _SHORT_KINDS
-            and self._device.type == "cpu"
+            and not self._on_gpu
             and self._threads.is_small(job.steps)
             and self._scheduler.input_seconds(job.steps) < _SHORT_SECONDS
         )
@@ -358,7 +359,7 @@ class Engine(JobEngine):
             graphed = [sequence for sequence in graphed if sequence.decodes]
             rest = rest.without_ended()
         steps = 1 if self._interrupted() or self._scheduler.crowded else self._burst
-        if self.model.network.device.type == "cuda":
+        if self._on_gpu:
             steps = min(steps, self._scheduler.decode_steps(len(graphed), _BURST_SECONDS))
         launched = False
         try:

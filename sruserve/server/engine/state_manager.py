@@ -25,8 +25,6 @@ from sruserve.server.errors import (
 )
 
 _MAX_ROWS = 1 << 20
-_CHECK_BYTES = 4 << 20  # of the states that `finite` checks together on a GPU
-_CHECK_BYTES_CPU = 512 << 10  # fits into a core's cache
 _MAX_RESERVE = 1024  # rows that the cache leaves to running sequences, even without host memory
 
 
@@ -182,15 +180,7 @@ class StateManager:
 
     def finite(self, sequences: Sequence[ActiveSequence]) -> Iterator[bool]:
         """Whether every number of each sequence's state is finite."""
-        check_bytes = _CHECK_BYTES_CPU if self.pool.rows.is_cpu else _CHECK_BYTES
-        max_rows = max(1, check_bytes // max(1, self.pool.row_bytes))
-        for first in range(0, len(sequences), max_rows):
-            states = self.pool.rows
-            rows = [sequence.source for sequence in sequences[first : first + max_rows]]
-            if states.is_cpu:  # for a few states, numpy takes 1/20 of torch's time
-                yield from np.isfinite(states.numpy()[rows]).all(1).tolist()
-            else:
-                yield from states[rows].isfinite().all(1).tolist()
+        return self.pool.finite([sequence.source for sequence in sequences])
 
     def insert_in_cache(self, sequence: ActiveSequence) -> CachedState:
         """Insert a sequence's end state into the cache, instead of releasing its row."""
