@@ -23,10 +23,10 @@ from sruserve.server.http.routes import ANY_TENANT, TASK, ErrorShape, Reply, Rou
 from sruserve.server.http.truncation import Side, cut_ids, cut_text
 from sruserve.server.json_output import json_bytes, long_json
 from sruserve.server.metrics.metrics import UNKNOWN_MODEL
-from sruserve.server.offload import offload
+from sruserve.server.offload import LONG_CHARACTERS, offload
 from sruserve.server.repository.served_model import ServedModel, with_states
 from sruserve.server.tasks.classify import ClassifyTask
-from sruserve.server.tasks.inputs import LONG_CHARACTERS, check_inputs
+from sruserve.server.tasks.inputs import check_inputs
 from sruserve.server.tasks.per_input import Results
 from sruserve.server.tasks.requests import MODEL, ClassifyRequest
 
