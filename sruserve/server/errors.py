@@ -114,7 +114,7 @@ class CannotStream(InvalidRequest):
 
 
 class LabelsUndecided(InvalidRequest):
-    """More labels of a stream than its state may hold depend on steps that are still to come."""
+    """More labels of a stream than its state may hold depend on later steps."""
 
     code = "labels_undecided"
 

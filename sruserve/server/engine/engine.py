@@ -214,7 +214,7 @@ class Engine(JobEngine):
     def _delivers_later(self) -> bool:
         """Whether results wait until the next step computes, which has no need of Python's lock.
 
-        Before that, whoever handles them would take the lock from this thread for a millisecond.
+        Before that, their handlers would take the lock from this thread for a millisecond.
         """
         return self.alone and not self._admission_queue.empty
 
@@ -259,7 +259,7 @@ class Engine(JobEngine):
         self._report_occupancy()
 
     def _wait_for_jobs(self) -> bool:
-        """Wait for a first job; return whether one step has answered all that came.
+        """Wait for a first job; return whether one step has answered all that arrived.
 
         Meanwhile, an event loop may answer short ones itself.
         """
@@ -307,7 +307,7 @@ class Engine(JobEngine):
         self._step()
 
     def _answer(self, messages: Sequence[Job | CachedState]) -> bool:
-        """Answer jobs in one step, and return whether; else the scheduler gets all that came."""
+        """Answer jobs in one step, and return whether; else the scheduler gets all that arrived."""
         started = time.monotonic()
         rows, left = 0, list[Job]()
         try:

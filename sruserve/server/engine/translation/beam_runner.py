@@ -93,7 +93,7 @@ class BeamRunner:
         continuations: _Continuations,
         failed: dict[Sentence, ServeError],
     ) -> Tensor:
-        """Choose the hypotheses of each sentence that go on, and return their states."""
+        """Choose the hypotheses of each sentence that continue, and return their states."""
         parents, first = [], 0
         for sentence in live:
             search, count = sentence.search, sentence.search.hypotheses
