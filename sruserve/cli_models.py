@@ -135,7 +135,9 @@ def import_(
             model: Model | TranslationModel
             if task == "translate":
                 if labels is not None:
-                    raise OptionError("--labels is for classes and values, not for translations")
+                    raise OptionError(
+                        "--labels is for classes and values, not for translations: leave it out"
+                    )
                 model = import_translation(
                     weights,
                     out,
@@ -151,7 +153,9 @@ def import_(
                 )
             else:
                 if target_vocab is not None:
-                    raise OptionError("--target-vocab is for task translate")
+                    raise OptionError(
+                        "--target-vocab is for --task translate: leave it out, or add that"
+                    )
                 model = import_checkpoint(
                     weights,
                     out,

@@ -81,7 +81,7 @@ def run(
         ),
     ] = None,
     restart: Annotated[
-        bool, typer.Option("--restart", help="Replace the output instead of going on with it.")
+        bool, typer.Option("--restart", help="Replace the output instead of continuing it.")
     ] = False,
     device: Annotated[
         str | None,
@@ -97,7 +97,7 @@ def run(
 
     Writes a line of JSON for each, in their order, with the number of its line; for lines of
     OpenAI's batches, in OpenAI's shape. Lines that are wrong go to OUTPUT.errors, with the reason;
-    the exit code is then 1. Killed and started again, it goes on where it was.
+    the exit code is then 1. Killed and started again, it continues where it was.
     """
     from sruserve.batch.errors import BatchError
     from sruserve.batch.process import own_process

@@ -119,7 +119,10 @@ def test_a_damaged_file_leaves_nothing(file: Path) -> None:
         (["compress", "letter.txt", "-o", "absent/x"], "No such file or directory"),
         (["compress", "letter.txt", "--device", "tpu"], "is not a device"),
         (["decompress", "letter.txt"], "does not end with .sruz"),
-        (["decompress", "letter.txt", "-o", "x"], "this is no file of `sruserve compress`"),
+        (
+            ["decompress", "letter.txt", "-o", "x"],
+            "this is no file of `sruserve compress`: give one",
+        ),
         (["compress", "."], "Is a directory"),
     ],
     ids=str,

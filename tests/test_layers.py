@@ -6,6 +6,8 @@ import sys
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 from sruserve.model.cells import FAMILIES
 
 PACKAGE = Path(__file__).parent.parent / "sruserve"
@@ -71,10 +73,20 @@ CHECK_PARTS = (
 CHECK = sorted((PACKAGE / "check").rglob("*.py"))
 
 
+def lines_of(parts: tuple[tuple[str, ...], ...]) -> dict[str, int]:
+    """The line of each part."""
+    return {part: line for line, names in enumerate(parts) for part in names}
+
+
+def part_of(path: Path, folder: Path) -> str:
+    """The file or folder directly below a folder that a path is, or is in."""
+    return path.relative_to(folder).parts[0].removesuffix(".py")
+
+
 def test_the_examination_of_servers_imports_in_one_direction_and_knows_no_server() -> None:
-    lines = {part: line for line, parts in enumerate(CHECK_PARTS) for part in parts}
+    lines = lines_of(CHECK_PARTS)
     for path in CHECK:
-        part = path.relative_to(PACKAGE / "check").parts[0].removesuffix(".py")
+        part = part_of(path, PACKAGE / "check")
         for name in imported(path):
             top, *rest = name.split(".")
             if top != "sruserve":
@@ -149,11 +161,15 @@ def test_the_api_knows_tasks_and_models_but_no_protocol() -> None:
 
 
 BATCH = sorted((PACKAGE / "batch").rglob("*.py"))
+# OpenAI's files of answers state what HTTP would have answered.
+OPENAI_ANSWERS = PACKAGE / "batch/answers.py", "sruserve.server.http.error_mapping"
 
 
 def test_batches_know_the_api_and_tasks_but_no_protocol() -> None:
     for path in BATCH:
         for name in own(path):
+            if (path, name.rpartition(".")[0]) == OPENAI_ANSWERS:
+                continue
             _, layer, *rest = name.split(".")
             assert layer in ("api", "batch", "model", "server"), f"{path} imports {name}"
             assert layer != "server" or rest[0] in BELOW_THE_API, f"{path} imports {name}"
@@ -163,15 +179,63 @@ SERVER = sorted((PACKAGE / "server").rglob("*.py"))
 
 
 def test_rooms_of_the_server_import_in_one_direction() -> None:
-    lines = {room: line for line, rooms in enumerate(ROOMS) for room in rooms}
+    lines = lines_of(ROOMS)
     for path in SERVER:
-        room = path.relative_to(PACKAGE / "server").parts[0].removesuffix(".py")
+        room = part_of(path, PACKAGE / "server")
         if room == "__init__":
             continue
         for name in own(path):
             _, layer, *rest = name.split(".")
             if layer == "server" and rest[0] != room:
                 assert lines[rest[0]] < lines[room], f"{path} imports {name}"
+
+
+# The parts of two rooms: each imports from those above it, and none from its own line.
+PARTS = {
+    "engine": (
+        (
+            "config",
+            "constrained",
+            "detokenizer",
+            "metrics",
+            "partial_translation",
+            "state_cache",
+            "threads",
+        ),
+        ("job",),
+        ("admission_queue", "result_dispatcher", "sequence_outputs"),
+        ("job_engine", "sequence"),
+        ("batch", "ledger", "output_reader", "roster", "sampling", "state_manager"),
+        ("checkpoints", "graph_decoder", "pending", "scheduling"),
+        ("model_runner", "one_step", "translation"),
+        ("settle",),
+        ("burst_pipeline",),
+        ("engine",),
+    ),
+    "kserve": (
+        ("errors", "messages", "statistics"),
+        ("datatypes", "parameters"),
+        ("binary", "json_tensors", "signature"),
+        ("infer_body", "sources"),
+        ("tasks",),
+        ("answer", "generate", "translate"),
+        ("choosing",),
+        ("sequences",),
+        ("inference",),
+        ("grpc", "http"),
+    ),
+}
+
+
+@pytest.mark.parametrize("room", PARTS)
+def test_the_parts_of_a_room_import_in_one_direction(room: str) -> None:
+    lines, folder = lines_of(PARTS[room]), PACKAGE / "server" / room
+    for path in sorted(folder.rglob("*.py")):
+        part = part_of(path, folder)
+        for name in own(path):
+            if name.startswith(f"sruserve.server.{room}."):
+                imports = name.split(".")[3]
+                assert part == imports or lines[imports] < lines[part], f"{path} imports {name}"
 
 
 def test_neither_the_server_nor_the_command_line_knows_a_family() -> None:

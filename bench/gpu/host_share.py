@@ -39,7 +39,7 @@ from sruserve.server.engine.engine import Engine
 from sruserve.server.engine.job import Job, JobKind, Sampling, SequenceInput
 from sruserve.server.engine.scheduling import scheduler
 from sruserve.server.engine.scheduling.step_time import StepTime
-from sruserve.server.engine.state_cache.manager import StateManager
+from sruserve.server.engine.state_manager import StateManager
 
 STREAMS = (1, 64, 256, 1024)
 BURSTS = (16, 64)

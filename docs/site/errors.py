@@ -7,6 +7,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from sruserve.server.errors import ServeError
+from sruserve.server.http.error_mapping import status_of
 
 
 def all_errors(kind: type[ServeError] = ServeError) -> Iterator[type[ServeError]]:
@@ -24,7 +25,7 @@ class ErrorTable(SphinxDirective):  # type: ignore[misc]
         rows = ["| code | status | class | meaning |", "|---|---|---|---|"]
         for error in all_errors():
             meaning = (error.__doc__ or "").partition("\n")[0]
-            rows.append(f"| `{error.code}` | {error.status} | `{error.__name__}` | {meaning} |")
+            rows.append(f"| `{error.code}` | {status_of(error)} | `{error.__name__}` | {meaning} |")
         table: list[nodes.Node] = self.parse_text_to_nodes("\n".join(rows))
         return table
 

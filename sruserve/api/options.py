@@ -10,7 +10,7 @@ class InputOptions(TypedDict, total=False):
     state: the state that a result returned, or a list with one for each input (None: a new one);
         one state with several inputs forks it.
     preset: a beginning that the model's folder names.
-    more: the text goes on, so hold back an unfinished word, and return the state.
+    more: the text continues, so hold back an unfinished word, and return the state.
     return_state: return the state that continues each input.
     priority: of requests that wait, lower numbers get more of each step (-1000 to 1000).
     timeout_ms: the longest wait before the first step, then `DeadlineExceeded`.

@@ -197,7 +197,7 @@ class Translation(_Readable):
     """A translation of a text.
 
     text: None without a vocabulary. token_ids: without one; else None.
-    finish_reason: `stop`, or `length` at `max_tokens`; None: it goes on with more of its text.
+    finish_reason: `stop`, or `length` at `max_tokens`; None: it continues with more of its text.
     score: what the translations of a text are ranked by. log_probability: in nats.
     alignment: with `attention`.
     alternatives: the next translations of the text, the better ones first, up to `n_best`.

@@ -51,7 +51,7 @@ class Stream(_Stream):
 
         more: more of this text follows, so hold back an unfinished word, as in
             `send("How far is it from Den", more=True)`. Otherwise the last word is read as whole;
-            the stream can go on with new words.
+            the stream can continue with new words.
         fields: of the task, such as `raw_scores` or `steps_ahead`.
 
         Raises `ServeError`; the stream then stays where it was.

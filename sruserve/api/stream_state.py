@@ -48,14 +48,19 @@ class StreamState:
     def forks(self, count: int) -> list["StreamState"]:
         """Streams in the same state."""
         if count < 1:
-            raise InvalidRequest(f"a stream cannot be forked into {count}", param="count")
+            raise InvalidRequest(
+                f"a stream cannot be forked into {count}: ask for at least one fork", param="count"
+            )
         return [StreamState(self.local, self._state) for _ in range(count)]
 
     async def send(self, chunk: Any, more: bool, fields: dict[str, Any]) -> StreamResult:
         """Read the next chunk, and return its result."""
         inputs = Inputs(chunk)
         if not inputs.single:
-            raise InvalidRequest("a stream reads one input at a time", param="input")
+            raise InvalidRequest(
+                "a stream reads one input at a time: send several chunks one after another",
+                param="input",
+            )
         (piece,) = inputs.pieces()
         schema = schema_of(self.local.served)
         request = request_of(schema, {**piece, **fields, "more": more})

@@ -1,1 +1,1 @@
-"""Answer the lines of a file by a model in this process, and go on after an interruption."""
+"""Answer the lines of a file by a model in this process, and continue after an interruption."""

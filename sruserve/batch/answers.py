@@ -19,6 +19,7 @@ from sruserve.server.errors import (
     InvalidRequest,
     ServeError,
 )
+from sruserve.server.http.error_mapping import error_fields, status_of
 from sruserve.server.json_output import json_bytes
 from sruserve.server.tasks.completion_request import CompletionRequest
 from sruserve.server.tasks.requests import ClassifyRequest, EmbedRequest
@@ -177,7 +178,7 @@ def _openai(entry: Entry, body: Mapping[str, Any], status: int = 200) -> Answer:
 def _refusal(entry: Entry, error: ServeError) -> Answer:
     """Return the line of the file of errors."""
     if entry.custom_id is not None:
-        return _openai(entry, {"error": error.fields}, error.status)
+        return _openai(entry, {"error": error_fields(error)}, status_of(type(error)))
     head: dict[str, Any] = {"line": entry.line}
     if entry.id is not None:
         head["id"] = entry.id

@@ -1,4 +1,4 @@
-"""What an output is made of, kept beside it: a run goes on only with the same things."""
+"""What an output is made of, kept beside it: a run continues only with the same things."""
 
 import os
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ _MAX_BYTES = 1 << 20
 
 
 class Progress(BaseModel):
-    """How far a run has come.
+    """How far a run has got.
 
     made_of: what the output depends on, by name: model, dtype, options. line: a line of the input.
     digest: the SHA-256 of the input up to there.
@@ -46,11 +46,11 @@ class Journal:
             return None
         except (ValidationError, OSError) as error:
             raise ChangedError(
-                f"{self.path} cannot be read, so the run cannot go on: add --restart"
+                f"{self.path} cannot be read, so the run cannot continue: add --restart"
             ) from error
 
     def write(self, progress: Progress, now: bool = False) -> None:
-        """Write how far a run has come, at most once a second unless `now`."""
+        """Write how far a run has got, at most once a second unless `now`."""
         if not now and monotonic() < self._written_at + _SECONDS:
             return
         new = self._files.new_progress
@@ -61,14 +61,14 @@ class Journal:
         self._written_at = monotonic()
 
     def begin(self, output: IO[bytes], made_of: Mapping[str, str], restart: bool) -> Progress:
-        """Return how far an earlier run of the output has come, and write that it goes on.
+        """Return how far an earlier run of the output got, and write that it continues.
 
         output: is `locked`. restart: empty it, remove what is beside it, and begin again.
 
         Raises `ChangedError` if the output is made of something else, or is none of a run.
         """
         if restart:
-            # What the output is made of goes first: without it, nothing goes on with the rest.
+            # What the output is made of is first: without it, nothing continues the rest.
             for file in (self.path, self._files.new_progress, self._files.errors):
                 file.unlink(missing_ok=True)
             output.truncate(0)  # unlinked, it would lose its lock

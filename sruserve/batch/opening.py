@@ -1,4 +1,4 @@
-"""Begin a run's output, or go on with it, once it is sure that no other run writes it."""
+"""Begin a run's output, or continue it, once it is sure that no other run writes it."""
 
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -11,7 +11,7 @@ from sruserve.batch.output import Output, locked
 def open_output(
     path: Path, made_of: Mapping[str, str], restart: bool = False
 ) -> tuple[Output, Journal, Progress]:
-    """Open an output, its journal, and return both with how far an earlier run of it has come.
+    """Open an output, its journal, and return both with how far an earlier run of it got.
 
     made_of, restart: see `Journal.begin`. Raises `ChangedError`; then no file was changed.
     """

@@ -1,7 +1,7 @@
 """The output of a run: whole lines in order, and where they end after an interruption.
 
 The lines of wrong inputs go to a file of their own. Both files together have one line for each
-input, written in the order of the input. So the last line of either says how far a run came.
+input, written in the order of the input. So the last line of either says how far a run got.
 """
 
 import fcntl
@@ -24,7 +24,7 @@ _PART = 1 << 16
 class Sink(Protocol):
     """Where answers go.
 
-    wrong: lines that were wrong so far. waits: writing may wait for whoever reads it.
+    wrong: lines that were wrong so far. waits: writing may wait for its reader.
     """
 
     wrong: int

@@ -162,7 +162,9 @@ class _RowLines:
     def __next__(self) -> str:
         line = next(self._lines)
         if line is None:
-            raise InputError(f"a line has more than {MAX_LINE_BYTES:,} bytes")
+            raise InputError(
+                f"a line has more than {MAX_LINE_BYTES:,} bytes: split it into several lines"
+            )
         self._bytes += len(line)
         self._parts += line.count(b",") + 1
         if self._bytes > MAX_LINE_BYTES or self._parts > _MAX_ROW_PARTS:

@@ -18,7 +18,7 @@ _BUFFER = 4 * MAX_BLOCK_BYTES  # looking for the end of a block copies it
 class Source:
     """The lines of a file.
 
-    waits: reading may wait for whoever writes it.
+    waits: reading may wait for its writer.
     block_lines, block_bytes: of what is read together, about.
     bytes, line: how many bytes and lines have been read.
     mark: a line whose digest is kept. marked: that digest, once the line has been read.

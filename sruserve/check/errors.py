@@ -1,4 +1,4 @@
-"""Reasons for which an examination, or one check of it, cannot go on.
+"""Reasons for which an examination, or one check of it, cannot continue.
 
 CheckError
 ├── Misuse          an option, a file or the chosen model does not fit

@@ -1,4 +1,4 @@
-"""The parts of a compressed file behind its head: blocks, and an end with a digest.
+"""The parts of a compressed file after its head: blocks, and an end with a digest.
 
 A block is: its bytes before compression, as a number; the bytes of its code, as a number; the code;
 a checksum of what is decompressed; and one of the scores by which it is. A block of 0 bytes is the

@@ -77,7 +77,7 @@ def _decoded(
     length: int,
     advance: Callable[[int], None],
 ) -> list[BlockDecoder]:
-    """Decode blocks side by side. length: their bytes in the file, of which `advance` is told."""
+    """Decode blocks side by side. length: their bytes in the file, which `advance` gets."""
     stated, reported = sum(block.size for block in blocks), 0
     decoders = [BlockDecoder(block, alphabet) for block in blocks]
     lanes, running = predictor.begin(len(blocks)), dict(enumerate(decoders))

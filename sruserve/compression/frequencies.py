@@ -50,7 +50,9 @@ def cumulative_frequencies(scores: Scores) -> Integers:
     with np.errstate(invalid="ignore"):  # infinity minus infinity is looked for below
         below = exact.max(1, keepdims=True) - exact
     if np.isnan(below).any():
-        raise UnfitModelError("the model's scores are not finite numbers, so it cannot compress")
+        raise UnfitModelError(
+            "the model's scores are not finite numbers, so it cannot compress: use another model"
+        )
     units = np.rint(np.minimum(below * _UNITS_PER_NAT, 32.0 * _STEPS)).astype(np.int64)
     weights = _POWERS[units % _STEPS] >> units // _STEPS
     floor = max(1, _TOTAL // _FLOOR_SHARE // symbols)

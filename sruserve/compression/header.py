@@ -96,7 +96,9 @@ def read_header(source: Reader) -> Header:
     """Read the head of a file. Raises `DamagedFileError`, also for a file of another kind."""
     magic = source.read(len(MAGIC))
     if magic[:-1] != MAGIC[:-1]:
-        raise DamagedFileError("this is no file of `sruserve compress`")
+        raise DamagedFileError(
+            "this is no file of `sruserve compress`: give one that it has written"
+        )
     if magic != MAGIC:
         raise DamagedFileError(
             f"the file has version {magic[-1]} of the format; this sruserve reads version "

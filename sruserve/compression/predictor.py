@@ -42,7 +42,7 @@ class Predictor:
         if not network.supports_streaming:
             raise UnfitModelError(
                 f"{model.name} cannot decompress step by step, because it "
-                f"{network.not_streamable_because}"
+                f"{network.not_streamable_because}: use a model that streams"
             )
         if not is_exact(network.exactness):
             raise UnfitModelError(

@@ -89,9 +89,17 @@ def copy_to_device(tensor: Tensor, device: torch.device) -> Tensor:
     """Copy a tensor from the CPU to `device`; the host does not wait for the copy."""
     if device.type == "cpu":
         return tensor
-    if device.type == "cuda":
+    if needs_pinned(device):
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)
+
+
+def needs_pinned(device: torch.device) -> bool:
+    """Whether host memory must be pinned for copies that nobody waits for.
+
+    On a CPU, device and host are one memory, and no copy is needed.
+    """
+    return device.type == "cuda"
 
 
 def use_device(device: torch.device) -> None:

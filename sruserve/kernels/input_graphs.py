@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sruserve.kernels.devices import needs_pinned
 from sruserve.kernels.graphs import GraphBackend, Replay
 from sruserve.kernels.ragged import RaggedBatch
 
@@ -153,7 +154,7 @@ class _Bucket:
 
         The other rows keep what they had: no sequence has them.
         """
-        pinned = self._layout.device.type == "cuda"
+        pinned = needs_pinned(self._layout.device)
         layout = torch.full(self._layout.shape, -1, dtype=torch.int64, pin_memory=pinned)
         offsets, source, target = torch.split(layout, list(self._sizes))
         offsets.fill_(len(inputs))

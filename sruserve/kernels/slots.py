@@ -7,6 +7,8 @@ from math import prod
 import torch
 from torch import Tensor
 
+from sruserve.kernels.devices import needs_pinned
+
 WINDOW = 64  # last tokens that the repetition penalty applies to
 _ALIGN = 16  # bytes: the alignment of the kernels' pointers
 
@@ -118,7 +120,7 @@ class Slots:
                 setattr(self, name, view)
         self.history = torch.zeros(steps, size, dtype=torch.int64, device=device)
         self._picked = [
-            torch.zeros(steps, size, dtype=torch.int64, pin_memory=_pinned(device))
+            torch.zeros(steps, size, dtype=torch.int64, pin_memory=needs_pinned(device))
             for _ in range(2)
         ]
         self._turn = 0
@@ -172,7 +174,8 @@ class _Block:
         total = sum(_padded(name, shape) for name, shape in shapes.items())
         self._device = torch.zeros(total, dtype=torch.uint8, device=device)
         self._hosts = [
-            torch.zeros(total, dtype=torch.uint8, pin_memory=_pinned(device)) for _ in range(twins)
+            torch.zeros(total, dtype=torch.uint8, pin_memory=needs_pinned(device))
+            for _ in range(twins)
         ]
         self.on_device = _views(self._device, shapes)
         self._fields = [_views(host, shapes) for host in self._hosts]
@@ -211,7 +214,3 @@ def _dtype(name: str) -> torch.dtype:
 
 def _padded(name: str, shape: tuple[int, ...]) -> int:
     return -(-prod(shape) * _dtype(name).itemsize // _ALIGN) * _ALIGN
-
-
-def _pinned(device: torch.device) -> bool:
-    return device.type == "cuda"

@@ -162,7 +162,10 @@ def load_model(
     if config.reader is None:
         network = Network(config, tensors, compute, device, fast)
     elif codec is None:
-        raise FolderError(f"{path} has no vocabulary, and a model of task answer reads words alone")
+        raise FolderError(
+            f"{path} has no vocabulary, and a model of task answer reads words alone: "
+            "import it again"
+        )
     else:
         network = Reader(config, tensors, compute, device, fast)
     return Model(

@@ -51,7 +51,9 @@ def stored_tensors(config: ModelConfig, tensors: Mapping[str, Tensor]) -> dict[s
         return stored
     for name, axis in output_axes(config).items():
         if not bool(tensors[name].float().isfinite().all()):
-            raise CheckpointError(f"{name} holds NaN or infinity, which int8 cannot express")
+            raise CheckpointError(
+                f"{name} holds NaN or infinity, which int8 cannot express: correct the checkpoint"
+            )
         numbers, stored[_scale(name)] = quantize_rows(_rows(tensors[name], axis))
         stored[name] = _rows(numbers, axis).contiguous()
     return stored

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sruserve.model.errors import ModelError
 from sruserve.server.auth import Tenants
 from sruserve.server.clocks import SYSTEM_CLOCKS, Clocks
-from sruserve.server.errors import NoProcess, OriginNotAllowed, ServeError
+from sruserve.server.errors import NoProcess, ServeError
 from sruserve.server.freed_memory import FreedMemory
 from sruserve.server.http import (
     docs,
@@ -24,6 +24,7 @@ from sruserve.server.http import (
 from sruserve.server.http.call import HttpCall, Message, Receive, Send
 from sruserve.server.http.connections import Connections, divide_files
 from sruserve.server.http.endpoint import HttpEndpoint
+from sruserve.server.http.errors import OriginNotAllowed
 from sruserve.server.http.intake import Intake
 from sruserve.server.http.observed import refuse
 from sruserve.server.http.openapi import create_document

@@ -63,7 +63,7 @@ def leaving_at_once() -> Iterator[None]:
 def end_after(seconds: float) -> None:
     """End the process by force after some time, unless it has ended before.
 
-    Never raises, because its caller must go on to stop the process.
+    Never raises, because its caller must still stop the process.
     """
 
     def end() -> None:

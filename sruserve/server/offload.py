@@ -23,7 +23,11 @@ from sruserve.server.unheard import forget_error
 
 T = TypeVar("T")
 
-LONG_BYTES = 64 << 10  # parsing or packing more would block the event loop
+# More would block the event loop for about a millisecond, whatever task or protocol has it:
+LONG_BYTES = 64 << 10  # bytes to parse, pack, seal or open
+LONG_CHARACTERS = 8 << 10  # characters to tokenize, and numbers or ids to describe as JSON
+LONG_TOKENS = 1 << 10  # completed tokens: log-probabilities of each are a kilobyte of JSON
+MAX_INLINE_STATES = 16  # states to seal or open: each has a cost beside that of its bytes
 _IDLE_SECONDS = 60.0  # before an idle thread ends
 # More threads would delay the event loop: each may hold the interpreter for 2 ms.
 THREADS = max(2, min(4, usable_cores()))

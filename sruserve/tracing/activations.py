@@ -58,7 +58,7 @@ def prelu(site: Site, x: Value, weight: Value) -> Value:
 
 @handles("dropout", "dropout1d", "dropout2d", "alpha_dropout", "feature_alpha_dropout")
 def dropout(site: Site, x: Value, p: float = 0.5, training: bool | None = None, **_: Any) -> Value:
-    """Nothing in evaluation; but the functions of `torch.nn.functional` drop unless told not to."""
+    """Nothing in evaluation; but the functions of `torch.nn.functional` drop by default."""
     if training is None:
         training = "alpha" not in site.operation.name
     if training and p:

@@ -55,9 +55,13 @@ def describe(
     poolings = _poolings(traced, task)
     kinds = [each.kind for each in poolings] or ["last"]
     if pooling is not None and kinds != ([pooling] if isinstance(pooling, str) else [*pooling]):
-        raise OptionError(f"pooling is {pooling}, but the module's is {' and '.join(kinds)}")
+        raise OptionError(
+            f"pooling is {pooling}, but the module's is {' and '.join(kinds)}: leave it out"
+        )
     if task == "encode" and (traced.layers or traced.softmax):
-        raise TracingError("task encode serves a recurrent stack without a head after it")
+        raise TracingError(
+            "task encode serves a recurrent stack without a head after it: choose another task"
+        )
     layers, returned, scoring = _scoring(traced, task, activation)
     source = traced.outputs.source
     table = source.origin.table if isinstance(source.origin, Lookup) else None
@@ -73,7 +77,9 @@ def describe(
         head: dict[str, Any] = {"crf": True} if traced.crf is not None else {}
         if crf_window is not None:
             if traced.crf is None:
-                raise OptionError("crf_window is for a module that calls `decode` of a CRF")
+                raise OptionError(
+                    "crf_window is for a module that calls `decode` of a CRF: leave it out"
+                )
             head["crf_window"] = crf_window
         config = _config(parts, task, labels, scoring, head, dict(regression or {}))
     except ValidationError as error:
@@ -101,7 +107,9 @@ def _config(
         head["activation"] = scoring
         names = _labels(labels, outputs)
     elif labels is not None and task != "encode":
-        raise OptionError(f"labels is for tasks {', '.join(LABELLED)}, not for task {task}")
+        raise OptionError(
+            f"labels is for tasks {', '.join(LABELLED)}, not for task {task}: leave it out"
+        )
     if task == "regress":
         quantiles = max(1, len(regression.get("quantiles", ())))
         numbers = [str(i) for i in range(outputs // quantiles)]
@@ -159,7 +167,9 @@ def _scoring(traced: Traced, task: Task, stated: Scoring | None) -> tuple[Layers
     layers = traced.layers
     if task not in LABELLED:
         if stated is not None:
-            raise OptionError(f"activation is for tasks with labels, not for task {task}")
+            raise OptionError(
+                f"activation is for tasks with labels, not for task {task}: leave it out"
+            )
         if traced.softmax is None:
             return layers, "logits", "softmax"
         if task == "regress":

@@ -21,6 +21,7 @@ from sruserve.server.errors import (
     Overloaded,
     ServeError,
 )
+from sruserve.server.http.error_mapping import status_of
 from sruserve.server.key_entries import read_keys
 from sruserve.server.settings import SettingsError, load_settings
 from tests.server.conftest import CHARACTERS, Serve
@@ -226,7 +227,7 @@ def test_work_that_is_refused_counts_if_a_step_has_included_it(
     monkeypatch.setattr(Engine, "submit", refuse)
     with serve("characters", api_keys=UNLIMITED_STEPS) as (client, _):
         reply = client.post(path, json=body, headers=bearer(ACME))
-    assert reply.status_code == OutOfDeviceMemory.status
+    assert reply.status_code == status_of(OutOfDeviceMemory)
     assert [each.used for each in spends] == [counted if begun else 0]
 
 
@@ -265,7 +266,7 @@ def test_a_completion_whose_prompt_was_scored_has_begun_and_counts_that(
     body = {"prompt": "a" * 40, "echo": True, "logprobs": 0, "max_tokens": 1}
     with serve("characters", api_keys=UNLIMITED_STEPS) as (client, _):
         reply = client.post(COMPLETE, json={**body, "timeout_ms": 600_000}, headers=bearer(ACME))
-    assert reply.status_code == Overloaded.status
+    assert reply.status_code == status_of(Overloaded)
     assert [each.used for each in spends] == [40]
     assert deadlines[JobKind.SCORE] > 0
     assert deadlines[JobKind.GENERATE] == 0
@@ -299,7 +300,7 @@ def test_a_prompt_counts_if_it_may_have_been_scored(
     body = {"prompt": "a" * 40, "echo": True, "logprobs": 0, "max_tokens": 1}
     with serve("characters", api_keys=UNLIMITED_STEPS) as (client, _):
         reply = client.post(COMPLETE, json=body, headers=bearer(ACME))
-    assert reply.status_code == error.status
+    assert reply.status_code == status_of(type(error))
     assert [each.used for each in spends] == [counted]
 
 

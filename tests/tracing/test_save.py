@@ -164,7 +164,7 @@ def test_bytes_are_a_vocabulary(tmp_path: Path) -> None:
         ({"labels": {"a"}}, "labels: list them in the order of the module's"),
         ({"labels": "abc"}, "labels: list them in the order of the module's"),
         ({"units": "abc"}, "units: list them in the order of the module's"),
-        ({"pooling": "mean"}, "pooling is mean, but the module's is last"),
+        ({"pooling": "mean"}, "pooling is mean, but the module's is last: leave it out"),
         ({"tokenizer": ["ab", "cd"]}, "tokenizer has 2 entries, but the embedding has 30 rows"),
         ({"tokenizer": {"a": 1, "b": 2}}, "without gaps"),
         ({"names": ["a", "b", "c"]}, "names: for task regress only"),

@@ -47,7 +47,9 @@ class HeldOut:
                     f"--{option} is for models with task {task}; this one has {model.config.task}"
                 )
             if model.codec is None:
-                raise ExportError(f"--{option} needs a vocabulary, which this model does not have")
+                raise ExportError(
+                    f"--{option} needs a vocabulary, which this model does not have: leave it out"
+                )
         unknown = {line.label for line in self.labelled} - {None, *model.labels}
         if unknown:
             raise ExportError(
@@ -61,7 +63,7 @@ class HeldOut:
             assert model.codec is not None
             ids = encode(model, self.content)
             if not model.codec.characters[ids[1:].numpy()].sum():
-                raise ExportError("the held-out text is too short to be scored")
+                raise ExportError("the held-out text is too short to be scored: give a longer one")
 
     @property
     def labelled_count(self) -> int:
@@ -87,7 +89,7 @@ class HeldOut:
             except ValidationError as error:
                 raise ExportError(f"{self.texts}, line {number}: {explain(error)}") from error
         if not lines:
-            raise ExportError(f"{self.texts} has no texts")
+            raise ExportError(f"{self.texts} has no texts: write one JSON object into each line")
         return lines
 
 
@@ -99,7 +101,7 @@ def encode(model: Model, text: str) -> Tensor:
     except TextError as error:
         raise ExportError(f"a held-out text is refused: {error}") from error
     if not len(ids):
-        raise ExportError("a held-out text has no ids")
+        raise ExportError("a held-out text has no ids: leave it out")
     return torch.from_numpy(ids)
 
 

@@ -27,6 +27,7 @@ from sruserve.model.errors import CheckpointError
 from sruserve.model.files import read_regular
 from sruserve.model.text.codec import BYTES_FILE, WORDS_FILE
 
+_EXPORT = "make it again by `sruserve export onnx`"
 _LARGEST_FILE = 2 << 30  # bytes: a protocol buffer holds no more
 _TYPES = {torch.float32: onnx.TensorProto.FLOAT, torch.int64: onnx.TensorProto.INT64}
 _NODES, _NODES_OF_LAYER = 4096, 256  # more than any export has
@@ -143,7 +144,7 @@ def _read(path: Path) -> tuple[Any, Properties]:
     try:
         model.ParseFromString(content)
     except DecodeError as error:
-        raise CheckpointError(f"{path} is not an ONNX file, or is truncated") from error
+        raise CheckpointError(f"{path} is not an ONNX file, or is truncated: {_EXPORT}") from error
     texts = {
         item.key.removeprefix(PREFIX): item.value
         for item in model.metadata_props
@@ -185,21 +186,23 @@ def _check_graph(model: Any, path: Path) -> None:
     for opset in model.opset_import:
         if opset.domain not in ("", "ai.onnx"):
             raise CheckpointError(
-                f"{path} uses operators of {opset.domain[:80]!r}, which we do not"
+                f"{path} uses operators of {opset.domain[:80]!r}, which no export does: {_EXPORT}"
             )
         if opset.version != OPSET:
             raise CheckpointError(
                 f"{path} has operators of version {opset.version}; an export has version {OPSET}"
             )
     if model.functions:
-        raise CheckpointError(f"{path} defines functions of its own, which no export does")
+        raise CheckpointError(
+            f"{path} defines functions of its own, which no export does: {_EXPORT}"
+        )
     _check_nodes(model.graph, path, 1)
     check_hazards(model.graph, path)
 
 
 def _check_nodes(graph: Any, path: Path, depth: int) -> None:
     if graph.sparse_initializer:
-        raise CheckpointError(f"{path} has sparse weights, which no export has")
+        raise CheckpointError(f"{path} has sparse weights, which no export has: {_EXPORT}")
     _check_tensors(graph.initializer, path)
     for node in graph.node:
         if node.domain not in ("", "ai.onnx") or node.op_type not in _OPERATORS:
@@ -229,7 +232,9 @@ def _check_sizes(graph: Any, config: ModelConfig, path: Path) -> None:
     uses: Counter[str] = Counter()
     for count, node in enumerate(nodes(graph)):
         if count == limit:
-            raise CheckpointError(f"{path} has more than {limit:,} nodes, which no export has")
+            raise CheckpointError(
+                f"{path} has more than {limit:,} nodes, which no export has: {_EXPORT}"
+            )
         uses.update(node.input)
     limit = _USES + config.head.experts
     for weight in graph.initializer:

@@ -166,7 +166,7 @@ def describe(
         labels = dict(enumerate(label_names))
     elif names is not None and task != "regress":
         tasks = ", ".join((*LABELLED, "regress"))
-        raise OptionError(f"--labels is for tasks {tasks}, not for task {task}")
+        raise OptionError(f"--labels is for tasks {tasks}, not for task {task}: leave it out")
     values = None
     if task == "regress":
         values = regression.read_regression(regressed, names, outputs)
@@ -235,7 +235,7 @@ def _outputs(task: Task, imported: Imported) -> int:
         if imported.vocab_size is None:
             raise CheckpointError(
                 "task generate needs an embedding (embedding_layer.weight or encoder.weight), and "
-                "the checkpoint has none"
+                "the checkpoint has none: choose another --task"
             )
         return imported.vocab_size
     if weight is None:

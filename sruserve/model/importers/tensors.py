@@ -7,6 +7,7 @@ from torch import Tensor
 
 from sruserve.model.errors import CheckpointError
 
+_FORMAT = "name the origin of the file with --format"
 NUMBER = "(0|[1-9][0-9]{0,3})"  # the number of a layer, in patterns of names
 
 
@@ -45,14 +46,14 @@ def need(tensors: Mapping[str, Tensor], name: str, dim: int, where: str = "") ->
     """Return a tensor of floats, not empty, with `dim` dimensions, or raise `CheckpointError`."""
     tensor = tensors.get(name)
     if tensor is None:
-        raise CheckpointError(f"{where}{name} is missing")
+        raise CheckpointError(f"{where}{name} is missing: save the whole state dict, or {_FORMAT}")
     if tensor.dim() != dim or not tensor.numel():
         kind = "vector" if dim == 1 else "matrix"
         raise CheckpointError(
             f"{where}{name} has shape {list(tensor.shape)}; it must be a {kind}, not empty"
         )
     if not tensor.is_floating_point():
-        raise CheckpointError(f"{where}{name} holds {tensor.dtype}, not floats")
+        raise CheckpointError(f"{where}{name} holds {tensor.dtype}, not floats: save it as floats")
     return tensor
 
 
@@ -60,10 +61,12 @@ def check_names(tensors: Mapping[str, Tensor], names: Collection[str], where: st
     """Raise `CheckpointError` unless a layer has these tensors and no others."""
     for name in names:
         if name not in tensors:
-            raise CheckpointError(f"{where}{name} is missing")
+            raise CheckpointError(
+                f"{where}{name} is missing: save the whole state dict, or {_FORMAT}"
+            )
     for name in tensors:
         if name not in names:
-            raise CheckpointError(f"{where}{name[:60]} is not expected")
+            raise CheckpointError(f"{where}{name[:60]} is not expected: remove it, or {_FORMAT}")
 
 
 def floats(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

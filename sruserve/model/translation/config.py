@@ -36,7 +36,7 @@ class SideConfig(BaseModel):
         None, description="Before a text's ids. The target needs one: it begins every translation."
     )
     eos: NonNegativeInt | None = Field(
-        None, description="Behind a text's ids. The target needs one: it ends every translation."
+        None, description="After a text's ids. The target needs one: it ends every translation."
     )
     pad: NonNegativeInt | None = Field(None, description="Stands for nothing; never chosen.")
     unk: NonNegativeInt | None = Field(None, description="Stands for unknown words.")

@@ -58,7 +58,7 @@ def read_pairs(path: Path) -> list[Pair]:
             raise CaseError(f"{path}: pair {number} needs a row of results for each target id")
         pairs.append(Pair(source, target, results))
     if not pairs:
-        raise CaseError(f"{path} holds no pairs")
+        raise CaseError(f"{path} holds no pairs: save at least one")
     return pairs
 
 

@@ -131,7 +131,9 @@ class Case:
             )
         if (config.vocab_size is None) != ("x" in self.tensors):
             expected = "tokens" if config.vocab_size else "x, features"
-            raise CaseError(f"the case must hold {expected}, the input of {model.name}")
+            raise CaseError(
+                f"the case must hold {expected}, the input of {model.name}: save it with that"
+            )
         if (
             config.vocab_size
             and not 0 <= int(self.inputs.min()) <= int(self.inputs.max()) < config.vocab_size
@@ -155,7 +157,9 @@ class Case:
         """Raise `CaseError` unless the model's head computes such results."""
         config, tensor = model.config, self.tensors[name]
         if config.outputs is None:
-            raise CaseError(f"the case holds {name}, but {model.name} has no head")
+            raise CaseError(
+                f"the case holds {name}, but {model.name} has no head: save outputs (h) instead"
+            )
         if (config.task == "regress") is not (kind == "values"):
             expected = "values" if config.task == "regress" else "logits or probabilities"
             raise CaseError(f"the case holds {name}; {model.name} answers with {expected}")
@@ -184,7 +188,9 @@ class Case:
             if i < rnn.num_layers
         }
         if not widths or not all(widths.values()):
-            raise CaseError(f"the case holds {name}, but {model.name} has no such state")
+            raise CaseError(
+                f"the case holds {name}, but {model.name} has no such state: leave it out"
+            )
         parts = [tensor] if match["layer"] or not tensor.dim() else list(tensor)
         if len(parts) == len(widths) * rnn.directions and tensor.dim() == 3:
             step = rnn.directions if len(parts) > len(widths) else 1

@@ -5,11 +5,12 @@ from collections.abc import Callable, Sequence
 
 from sruserve.server.engine.graph_decoder import Burst
 from sruserve.server.engine.job import Job
+from sruserve.server.engine.metrics import Metrics
 from sruserve.server.engine.model_runner import ModelRunner
 from sruserve.server.engine.scheduling.scheduler import Scheduler
 from sruserve.server.engine.sequence import ActiveSequence
-from sruserve.server.engine.settle import Metrics, Settler
-from sruserve.server.engine.state_cache.manager import StateManager
+from sruserve.server.engine.settle import Settler
+from sruserve.server.engine.state_manager import StateManager
 
 Fail = Callable[[Job, BaseException], None]
 

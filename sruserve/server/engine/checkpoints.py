@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 from sruserve.server.engine.job import Generated, Snapshot
 from sruserve.server.engine.sequence import ActiveSequence
-from sruserve.server.engine.state_cache.manager import StateManager
 from sruserve.server.engine.state_cache.transfers import Transfer
+from sruserve.server.engine.state_manager import StateManager
 
 
 @dataclass(slots=True)

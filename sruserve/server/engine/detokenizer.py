@@ -122,7 +122,7 @@ class Detokenizer:
                 self._met.append((before + end - len(stop), stop))
 
     def _release_held_back(self) -> str:
-        """Return the held-back text; no stop string goes on behind it."""
+        """Return the held-back text; no stop string continues after it."""
         text, self._held_back, self._followed = self._held_back, "", True
         self._begun = [0] * len(self._stop)
         self._met = []

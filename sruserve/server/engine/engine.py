@@ -24,16 +24,17 @@ from sruserve.server.engine.job import (
     StateOutput,
 )
 from sruserve.server.engine.job_engine import REPORT_SECONDS, JobEngine
+from sruserve.server.engine.metrics import Metrics
 from sruserve.server.engine.model_runner import ModelRunner
 from sruserve.server.engine.one_step import OneStep
 from sruserve.server.engine.output_reader import StepResult
 from sruserve.server.engine.pending import FinishQueue
 from sruserve.server.engine.scheduling.scheduler import Scheduler
 from sruserve.server.engine.sequence import ActiveSequence
-from sruserve.server.engine.settle import Metrics, Settler
+from sruserve.server.engine.settle import Settler
 from sruserve.server.engine.state_cache.cache import CachedState
 from sruserve.server.engine.state_cache.copy_stream import CopyStream, copy_stream_for
-from sruserve.server.engine.state_cache.manager import StateManager
+from sruserve.server.engine.state_manager import StateManager
 from sruserve.server.engine.threads import ThreadPolicy
 from sruserve.server.errors import (
     Draining,
@@ -109,8 +110,9 @@ class Engine(JobEngine):
             model, self._states.pool.rows, self._threads, self._admission_queue,
             self._dispatcher, metrics,
         )  # fmt: skip
-        self._burst = config.burst or _BURSTS[network.device.type == "cuda"]
-        self._tier = "device" if network.device.type == "cuda" else "pool"
+        self._on_gpu = network.device.type == "cuda"
+        self._burst = config.burst or _BURSTS[self._on_gpu]
+        self._tier = "device" if self._on_gpu else "pool"
         self._has_news, self._next_report = False, 0.0
         self._polls = False  # the thread wakes from its wait to report news
 
@@ -184,9 +186,14 @@ class Engine(JobEngine):
         outputs = self.model.config.outputs or 0
         tokens = [*sampling.allowed, *(token for token, _ in sampling.logit_bias)]
         if any(not 0 <= token < outputs for token in tokens):
-            raise InvalidRequest(f"{self.model.name} has only the tokens 0 to {outputs - 1}")
+            raise InvalidRequest(
+                f"{self.model.name} has only the tokens 0 to {outputs - 1}: leave out others"
+            )
         if sampling.allowed and sampling.constraint is not None:
-            raise InvalidRequest("tokens may be limited by a constraint or by a list, not by both")
+            raise InvalidRequest(
+                "tokens may be limited by a constraint or by a list, not by both: "
+                "leave one of them out"
+            )
 
     def _can_read(self, start: Snapshot) -> bool:
         """Whether the job carries the state itself, or this engine caches it."""
@@ -207,7 +214,7 @@ class Engine(JobEngine):
     def _delivers_later(self) -> bool:
         """Whether results wait until the next step computes, which has no need of Python's lock.
 
-        Before that, whoever handles them would take the lock from this thread for a millisecond.
+        Before that, their handlers would take the lock from this thread for a millisecond.
         """
         return self.alone and not self._admission_queue.empty
 
@@ -252,7 +259,7 @@ class Engine(JobEngine):
         self._report_occupancy()
 
     def _wait_for_jobs(self) -> bool:
-        """Wait for a first job; return whether one step has answered all that came.
+        """Wait for a first job; return whether one step has answered all that arrived.
 
         Meanwhile, an event loop may answer short ones itself.
         """
@@ -290,7 +297,7 @@ class Engine(JobEngine):
         """Whether a job takes one step, and that less time than to wake two threads."""
         return (
             job.kind in _SHORT_KINDS
-            and self._device.type == "cpu"
+            and not self._on_gpu
             and self._threads.is_small(job.steps)
             and self._scheduler.input_seconds(job.steps) < _SHORT_SECONDS
         )
@@ -300,7 +307,7 @@ class Engine(JobEngine):
         self._step()
 
     def _answer(self, messages: Sequence[Job | CachedState]) -> bool:
-        """Answer jobs in one step, and return whether; else the scheduler gets all that came."""
+        """Answer jobs in one step, and return whether; else the scheduler gets all that arrived."""
         started = time.monotonic()
         rows, left = 0, list[Job]()
         try:
@@ -352,7 +359,7 @@ class Engine(JobEngine):
             graphed = [sequence for sequence in graphed if sequence.decodes]
             rest = rest.without_ended()
         steps = 1 if self._interrupted() or self._scheduler.crowded else self._burst
-        if self.model.network.device.type == "cuda":
+        if self._on_gpu:
             steps = min(steps, self._scheduler.decode_steps(len(graphed), _BURST_SECONDS))
         launched = False
         try:

@@ -57,9 +57,9 @@ class GraphDecoder:
         return sequences == self._roster.sequences
 
     def follows(self, sequences: Sequence[ActiveSequence]) -> bool:
-        """Whether the slots hold these sequences, so that a burst can go on from the one before.
+        """Whether the slots hold these sequences, so that a burst can continue the one before.
 
-        If far fewer go on than the slots hold, it cannot: a smaller graph then computes them.
+        If far fewer continue than the slots hold, it cannot: a smaller graph then computes them.
         """
         held = self._bursts.bucket(len(self._roster.sequences))
         return (

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from sruserve.model.reader.spans import Spans
 from sruserve.model.text.packed import PackedIds
 from sruserve.server.engine.constrained.protocols import TextConstraint
+from sruserve.server.engine.partial_translation import PartialTranslation
 from sruserve.server.engine.state_cache.cache import CachedState
-from sruserve.server.engine.translation.partial import PartialTranslation
 
 Row = NDArray[np.float32]
 Added = tuple[NDArray[np.int64], Row]
@@ -160,7 +160,7 @@ class Sampling:
 class BeamSearch:
     """Parameters of the search for a translation.
 
-    beam_size: hypotheses that go on in each step; 1 is greedy.
+    beam_size: hypotheses that continue in each step; 1 is greedy.
     length_penalty: α of the score; 0: the score is the log-probability.
     max_tokens: of one translation, with its end; 0: those of its source, and 50 more.
     n_best: translations of each source that are returned; at most `beam_size`.
@@ -374,7 +374,7 @@ class Hypothesis:
 
     tokens: (tokens), int64, without the end. log_probability: of all of them and the end, in nats.
     score: what translations of a source are ranked by.
-    finish_reason: `stop` or `length`; None: it goes on with more of its source.
+    finish_reason: `stop` or `length`; None: it continues with more of its source.
     attention: (tokens, source length), float32, if it is wanted and the model has it.
     """
 
@@ -391,7 +391,7 @@ class Translated:
 
     tokens: of a streamed translation, those that were not sent before.
     steps: tokens of the source, and steps of all hypotheses.
-    partial: what continues a translation whose source goes on.
+    partial: what continues a translation whose source continues.
     """
 
     hypotheses: Sequence[Hypothesis]
@@ -438,7 +438,7 @@ class Job:
     tenant: the owner; tenants get equal shares of each step. None: no owner; all such jobs
         count as one tenant.
     priority: a tenant's waiting jobs with the smallest number get most of its share.
-    continues: the job goes on with the work of an `Engine.continuing` block, also during a drain.
+    continues: the job continues the work of an `Engine.continuing` block, also during a drain.
     queues: the job counts in the admission queue. False: it is a step of work that was admitted.
     alone: nothing else waits on `loop`, which submits the job: a short step may run there.
     """

@@ -17,8 +17,8 @@ from sruserve.kernels.oom import is_out_of_memory
 from sruserve.server.engine.admission_queue import AdmissionQueue
 from sruserve.server.engine.config import EngineConfig
 from sruserve.server.engine.job import Job
+from sruserve.server.engine.metrics import Metrics
 from sruserve.server.engine.result_dispatcher import ResultDispatcher
-from sruserve.server.engine.settle import Metrics
 from sruserve.server.errors import (
     Draining,
     EmptyInput,
@@ -90,7 +90,9 @@ class JobEngine:
             raise NoProcess from None
         self._warm.wait()
         if self._failure is not None:
-            raise EngineFailure(f"{self._name} does not run: {self._failure}") from self._failure
+            raise EngineFailure(
+                f"{self._name} does not run: {self._failure}; correct that, and load it again"
+            ) from self._failure
 
     @property
     def alive(self) -> bool:
@@ -227,7 +229,11 @@ class JobEngine:
         except faults():
             _log.exception("the engine of %s failed", self._name)
             self._discard()
-            self._end_all(EngineFailure("the engine failed; see the server's log"))
+            self._end_all(
+                EngineFailure(
+                    "the engine failed; send the request again; the server's log has the reason"
+                )
+            )
         if not self._delivers_later():
             self._dispatcher.flush(here)
         self.turns += 1
@@ -277,7 +283,9 @@ class JobEngine:
             _log.error("a step of %s failed", self._name, exc_info=error)
         if not finish_work(self._device):
             raise DeviceLost from error
-        return EngineFailure("the model failed on this batch; see the server's log")
+        return EngineFailure(
+            "the model failed on this batch; ask the operator for the reason in the server's log"
+        )
 
 
 class DeviceLost(Exception):

@@ -20,11 +20,11 @@ from sruserve.server.engine.job import (
     PackedInputs,
     StateOutput,
 )
+from sruserve.server.engine.metrics import Metrics
 from sruserve.server.engine.output_reader import OutputReader
 from sruserve.server.engine.result_dispatcher import ResultDispatcher
 from sruserve.server.engine.scheduling.job_turns import JobTurns, may_take_turns
 from sruserve.server.engine.sequence import not_finite
-from sruserve.server.engine.settle import Metrics
 from sruserve.server.engine.state_cache.cache import CachedState
 from sruserve.server.engine.threads import ThreadPolicy
 

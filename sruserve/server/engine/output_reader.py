@@ -214,7 +214,7 @@ def _numpy(values: Tensor) -> Floats:
 def _all_or_nan(values: Floats) -> Floats:
     """Rows (rows, n), with NaN for all numbers of a row that has one that is not finite.
 
-    A softmax does this by itself, and whoever checks a row then reads one number of it.
+    A softmax does this by itself, and a check of a row then reads one number of it.
     """
     odd = np.asarray(~np.isfinite(values).all(1))
     values[odd] = np.nan

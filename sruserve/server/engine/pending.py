@@ -9,8 +9,8 @@ import numpy as np
 from sruserve.server.engine.job import Finish, JobKind, Row, StateOutput
 from sruserve.server.engine.sequence import ActiveSequence, not_finite
 from sruserve.server.engine.state_cache.cache import CachedState
-from sruserve.server.engine.state_cache.manager import StateManager, transfer_error
 from sruserve.server.engine.state_cache.transfers import Transfer
+from sruserve.server.engine.state_manager import StateManager, transfer_error
 from sruserve.server.errors import ServeError, faults
 
 Stopped = tuple[ActiveSequence, Finish]  # a sequence, and the reason why it ends

@@ -17,7 +17,7 @@ class SequenceOutputs:
     """The outputs of one step of the engine, or of all of them so far.
 
     probabilities: (classes), class probabilities after the last step; None before the first.
-    logits: (classes), the scores behind them, if the job requests them.
+    logits: (classes), the scores that they are made of, if the job requests them.
     vector: (width), the pooled output after the last step, if the job embeds.
     values: log-probabilities, label probabilities or network outputs: arrays of (steps) or
         (steps, width).

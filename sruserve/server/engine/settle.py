@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 
@@ -12,13 +11,14 @@ from sruserve.server.engine.checkpoints import IntermediateStates
 from sruserve.server.engine.config import EngineConfig
 from sruserve.server.engine.graph_decoder import Burst
 from sruserve.server.engine.job import LENGTH, Finish, Job, StateOutput
+from sruserve.server.engine.metrics import Metrics
 from sruserve.server.engine.model_runner import ModelRunner
 from sruserve.server.engine.output_reader import StepResult
 from sruserve.server.engine.pending import FinishQueue, PendingFinish, Stopped
 from sruserve.server.engine.result_dispatcher import ResultDispatcher
 from sruserve.server.engine.scheduling.scheduler import Scheduler
 from sruserve.server.engine.sequence import ActiveSequence
-from sruserve.server.engine.state_cache.manager import StateManager, transfer_error
+from sruserve.server.engine.state_manager import StateManager, transfer_error
 from sruserve.server.errors import ServeError, faults
 
 _MAX_UNREAD = 16  # bursts whose tokens are kept until somebody needs their text
@@ -36,19 +36,6 @@ class _ToDo:
     failed: dict[Job, BaseException] = field(default_factory=dict)
     generated: int = 0
     characters: int = 0
-
-
-class Metrics(Protocol):
-    """Receives the engine's events and gauges."""
-
-    def step(self, sequences: int, tokens: int, seconds: float) -> None: ...
-    def queued(self, waits: Sequence[float]) -> None: ...
-    def generated(self, tokens: int, characters: int) -> None: ...
-    def consumed(self, tokens: int) -> None: ...
-    def replayed(self) -> None: ...
-    def occupancy(self, waiting: int, running: int) -> None: ...
-    def states(self, tier: str, sequences: int, state_bytes: int) -> None: ...
-    def ended(self) -> None: ...
 
 
 class Settler:

@@ -6,7 +6,9 @@ from functools import partial
 from typing import Any, Protocol
 from urllib.parse import parse_qs
 
-from sruserve.server.errors import BodyTooLarge, Draining, ServeError, UnsupportedMediaType
+from sruserve.server.errors import Draining, ServeError
+from sruserve.server.http.error_mapping import error_body, status_of
+from sruserve.server.http.errors import BodyTooLarge, UnsupportedMediaType
 from sruserve.server.http.request_head import (
     JSON_TYPE,
     Headers,
@@ -216,7 +218,7 @@ class HttpCall(Caller):
 
     async def refuse(self, error: ServeError) -> None:
         """Answer with an error."""
-        await self.refuse_as(error, error.status, error.body())
+        await self.refuse_as(error, status_of(type(error)), error_body(error))
 
     async def refuse_as(self, error: ServeError, status: int, body: bytes) -> None:
         """Answer with an error in another protocol's shape."""

@@ -6,8 +6,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sruserve.server.errors import NoProcess, RouteNotFound
+from sruserve.server.errors import NoProcess
 from sruserve.server.http.call import HttpCall
+from sruserve.server.http.errors import RouteNotFound
 from sruserve.server.http.observed import answering_errors
 from sruserve.server.http.request_head import JSON_TYPE
 from sruserve.server.http.routes import Mounted, Reply, Route

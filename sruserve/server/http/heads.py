@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from sruserve.server.errors import HeadTooLarge
+from sruserve.server.http.errors import HeadTooLarge
 
 MAX_HEAD_BYTES = 64 << 10  # of a head, or of what the parser takes between parts of a body
 MAX_UPGRADE_BYTES = 1 << 10  # of the headers that request another protocol, which are read at once

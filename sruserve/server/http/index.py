@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from sruserve import __version__
-from sruserve.server.errors import RouteNotFound
 from sruserve.server.http.call import HttpCall
+from sruserve.server.http.errors import RouteNotFound
 from sruserve.server.http.media_range import prefers
 from sruserve.server.http.observed import answering_errors
 from sruserve.server.http.request_head import JSON_TYPE

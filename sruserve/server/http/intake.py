@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import Hashable
 
 from sruserve.server.budget import Budget
-from sruserve.server.errors import Overloaded, RequestTimeout, ServeError
+from sruserve.server.errors import Overloaded, ServeError
 from sruserve.server.http.disconnects import DisconnectWatch
+from sruserve.server.http.errors import RequestTimeout
 from sruserve.server.http.parse_turns import ParseTurns
 from sruserve.server.tasks.limits import FREE_BYTES
 

@@ -1,14 +1,14 @@
-"""The routes that need not be fast: models, probes and metrics."""
+"""The routes of operators: models, metrics, and probes, which need no key."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
 from sruserve.server.errors import ModelNotFound, NoProcess
-from sruserve.server.http import probes
 from sruserve.server.http import responses as replies
 from sruserve.server.http.call import HttpCall
 from sruserve.server.http.observed import answering_errors
+from sruserve.server.http.request_head import JSON_TYPE
 from sruserve.server.http.routes import ANY_TENANT, TEXT, Mounted, Reply, Route
 from sruserve.server.json_output import json_bytes
 from sruserve.server.lifecycle import Lifecycle
@@ -17,6 +17,8 @@ from sruserve.server.repository.served import Served
 from sruserve.server.repository.served_model import ServedModel
 
 Answer = Callable[[Lifecycle, HttpCall], Awaitable[None]]
+
+_RETRY_SECONDS = {"draining": b"5", "loading": b"1"}  # of a probe
 
 
 async def list_models(lifecycle: Lifecycle, call: HttpCall) -> None:
@@ -33,6 +35,23 @@ async def describe_model(lifecycle: Lifecycle, call: HttpCall) -> None:
     await call.reply(json_bytes(_describe(lifecycle, name, lifecycle.catalogue[name])))
 
 
+async def live(lifecycle: Lifecycle, call: HttpCall) -> None:
+    """Check liveness.
+
+    200 while the process answers requests.
+    """
+    del lifecycle
+    await _answer(call, "ok")
+
+
+async def ready(lifecycle: Lifecycle, call: HttpCall) -> None:
+    """Check readiness.
+
+    200 once all models are loaded and warm; 503 before, after SIGTERM, and if a model fails.
+    """
+    await _answer(call, _readiness(lifecycle))
+
+
 async def read_metrics(metrics: MetricsPage, call: HttpCall) -> None:
     """Read Prometheus metrics.
 
@@ -40,6 +59,21 @@ async def read_metrics(metrics: MetricsPage, call: HttpCall) -> None:
     """
     text, content_type = await metrics.read()
     await call.reply_as(200, text, [(b"content-type", content_type.encode())])
+
+
+async def _answer(call: HttpCall, status: str) -> None:
+    headers = [JSON_TYPE]
+    if status in _RETRY_SECONDS:
+        headers.append((b"retry-after", _RETRY_SECONDS[status]))
+    await call.reply_as(200 if status == "ok" else 503, json_bytes({"status": status}), headers)
+
+
+def _readiness(lifecycle: Lifecycle) -> str:
+    if lifecycle.draining:
+        return "draining"
+    if not lifecycle.ready:
+        return "loading"
+    return "ok" if lifecycle.alive else "failed"
 
 
 def _describe(lifecycle: Lifecycle, model_id: str, served: Served) -> replies.ModelInfo:
@@ -93,9 +127,9 @@ _PAGES: tuple[Route[Answer], ...] = (
     ),
 )  # fmt: skip
 _PROBES: tuple[Route[Answer], ...] = (
-    _probe("/livez", probes.live, "live"),
-    _probe("/readyz", probes.ready, "readyz", _NOT_READY),
-    _probe("/health", probes.ready, "health", _NOT_READY),
+    _probe("/livez", live, "live"),
+    _probe("/readyz", ready, "readyz", _NOT_READY),
+    _probe("/health", ready, "health", _NOT_READY),
 )
 METRICS = Route(
     "GET", "/metrics", read_metrics, "read_metrics", "operation",

@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
-from sruserve.server.errors import ServeError, Unauthorized, UnfitInput, UpgradeRequired
+from sruserve.server.errors import ServeError, Unauthorized, UnfitInput
+from sruserve.server.http.errors import UpgradeRequired
 from sruserve.server.http.routes import ERROR_SHAPE, EVENTS, JSON, ErrorShape, Reply, Route
 
 Json = dict[str, Any]

@@ -7,8 +7,8 @@ import ipaddress
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
-from sruserve.server.errors import OriginNotAllowed
 from sruserve.server.http.call import Message, Send
+from sruserve.server.http.errors import OriginNotAllowed
 
 _SAFE_METHODS = ("GET", "HEAD")
 _PREFLIGHT_SECONDS = 600

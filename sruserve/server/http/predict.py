@@ -17,15 +17,16 @@ from sruserve.server.errors import (
 )
 from sruserve.server.http.call import HttpCall
 from sruserve.server.http.endpoint import HttpEndpoint
+from sruserve.server.http.error_mapping import status_of
 from sruserve.server.http.responses import PredictError, Prediction
 from sruserve.server.http.routes import ANY_TENANT, TASK, ErrorShape, Reply, Route
 from sruserve.server.http.truncation import Side, cut_ids, cut_text
 from sruserve.server.json_output import json_bytes, long_json
 from sruserve.server.metrics.metrics import UNKNOWN_MODEL
-from sruserve.server.offload import offload
+from sruserve.server.offload import LONG_CHARACTERS, offload
 from sruserve.server.repository.served_model import ServedModel, with_states
 from sruserve.server.tasks.classify import ClassifyTask
-from sruserve.server.tasks.inputs import LONG_CHARACTERS, check_inputs
+from sruserve.server.tasks.inputs import check_inputs
 from sruserve.server.tasks.per_input import Results
 from sruserve.server.tasks.requests import MODEL, ClassifyRequest
 
@@ -122,7 +123,7 @@ class PredictEndpoint(HttpEndpoint):
     async def refuse(self, call: HttpCall, problem: ServeError) -> None:
         error_type = next(name for error, name in _ERROR_TYPES if isinstance(problem, error))
         body = json_bytes({"error": problem.message, "error_type": error_type})
-        await call.refuse_as(problem, problem.status, body)
+        await call.refuse_as(problem, status_of(type(problem)), body)
 
     async def _truncated(
         self,

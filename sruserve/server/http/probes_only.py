@@ -2,8 +2,8 @@
 
 from collections.abc import Awaitable, Callable
 
-from sruserve.server.errors import ClientCertificateRequired
 from sruserve.server.http.call import HttpCall, Message, Receive, Send
+from sruserve.server.http.errors import ClientCertificateRequired
 from sruserve.server.http.observed import refuse
 
 # Kubernetes and a container's health check have no certificate.

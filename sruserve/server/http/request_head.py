@@ -5,6 +5,7 @@ from collections.abc import MutableMapping
 from typing import Any
 
 from sruserve.server.errors import ServeError
+from sruserve.server.http.error_mapping import headers_of
 from sruserve.server.observation.observation import Description
 from sruserve.server.observation.traceparent import TraceParent, read_traceparent
 
@@ -42,4 +43,7 @@ def parent_of(scope: Scope) -> TraceParent | None:
 def refusal_headers(error: ServeError, size: int) -> list[tuple[bytes, bytes]]:
     """The headers of an error's reply. size: of its body."""
     headers = [JSON_TYPE, (b"content-length", b"%d" % size)]
-    return [*headers, *((name.encode(), value.encode()) for name, value in error.headers.items())]
+    return [
+        *headers,
+        *((name.encode(), value.encode()) for name, value in headers_of(error).items()),
+    ]

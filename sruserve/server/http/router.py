@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
-from sruserve.server.errors import MethodNotAllowed, RouteNotFound, ServeError
+from sruserve.server.errors import ServeError
 from sruserve.server.http.call import HttpCall, Message, Receive, Send
+from sruserve.server.http.errors import MethodNotAllowed, RouteNotFound
 from sruserve.server.http.observed import refuse
 from sruserve.server.http.openapi_parts import Json
 from sruserve.server.http.routes import Handler, Mounted, Route

@@ -11,16 +11,13 @@ from inspect import getdoc
 from typing import Any, Generic, TypeVar
 
 from sruserve.server.errors import (
-    BodyTooLarge,
     CannotStream,
-    ClientCertificateRequired,
     ConstraintUnsatisfiable,
     DeadlineExceeded,
     Draining,
     EmptyInput,
     EngineFailure,
     GrammarsNeedLlguidance,
-    HeadTooLarge,
     InputTooLong,
     InternalError,
     InvalidRequest,
@@ -29,12 +26,10 @@ from sruserve.server.errors import (
     ModelNotFound,
     NoProcess,
     NotFinite,
-    OriginNotAllowed,
     OutOfDeviceMemory,
     Overloaded,
     PresetNotFound,
     RateLimited,
-    RequestTimeout,
     ServeError,
     StateExpired,
     StateNotFinite,
@@ -46,10 +41,18 @@ from sruserve.server.errors import (
     TooManyAtOnce,
     Unauthorized,
     UnfitInput,
-    UnsupportedMediaType,
     WrongTask,
 )
 from sruserve.server.http.call import HttpCall
+from sruserve.server.http.error_mapping import status_of
+from sruserve.server.http.errors import (
+    BodyTooLarge,
+    ClientCertificateRequired,
+    HeadTooLarge,
+    OriginNotAllowed,
+    RequestTimeout,
+    UnsupportedMediaType,
+)
 from sruserve.server.http.responses import ErrorReply
 
 H = TypeVar("H")
@@ -142,7 +145,7 @@ class ErrorShape:
 
     schema: Any
     coded: bool = False
-    status: Callable[[type[ServeError]], int] = lambda error: error.status
+    status: Callable[[type[ServeError]], int] = status_of
 
 
 ERROR_SHAPE = ErrorShape(ErrorReply, coded=True)

@@ -8,6 +8,7 @@ from pydantic import BaseModel
 
 from sruserve.server.errors import ServeError, faults
 from sruserve.server.http.call import ReplyWriter
+from sruserve.server.http.error_mapping import error_body
 from sruserve.server.json_output import json_bytes
 from sruserve.server.offload import offload
 from sruserve.server.tasks.caller import Caller, ClientDisconnected
@@ -91,4 +92,4 @@ def event(value: object) -> bytes:
 
 def error_event(problem: ServeError) -> bytes:
     """An error as the last event of a reply that has begun."""
-    return b"data: " + problem.body() + b"\n\n" + DONE
+    return b"data: " + error_body(problem) + b"\n\n" + DONE

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from hashlib import sha256
 from pathlib import Path
 
-from sruserve.server.errors import RouteNotFound
 from sruserve.server.http.call import HttpCall
+from sruserve.server.http.errors import RouteNotFound
 from sruserve.server.http.media_range import accepts
 from sruserve.server.http.routes import Reply
 

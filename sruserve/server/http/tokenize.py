@@ -10,10 +10,9 @@ from sruserve.server.http.responses import DetokenizeReply, TokenizeReply
 from sruserve.server.http.routes import ANY_TENANT, BODY, Reply, Route
 from sruserve.server.http.v1 import TaskEndpoint
 from sruserve.server.json_output import json_bytes, long_json
-from sruserve.server.offload import offload
+from sruserve.server.offload import LONG_CHARACTERS, offload
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.tasks.caller import Caller
-from sruserve.server.tasks.inputs import LONG_CHARACTERS
 from sruserve.server.tasks.requests import DetokenizeRequest, TokenizeRequest
 from sruserve.server.tasks.table import Tasks
 from sruserve.server.tasks.tokenize import DetokenizeTask, Tokenized, TokenizeTask

@@ -9,8 +9,8 @@ from sruserve.server.http.call import ReplyWriter
 from sruserve.server.http.sse import DONE, error_event, send_events
 from sruserve.server.http.v1 import PerInputEndpoint
 from sruserve.server.json_output import json_bytes, long_json
+from sruserve.server.offload import LONG_CHARACTERS
 from sruserve.server.tasks.caller import Caller
-from sruserve.server.tasks.inputs import LONG_CHARACTERS
 from sruserve.server.tasks.translate import TranslateTask
 from sruserve.server.tasks.translate_request import TranslateRequest
 from sruserve.server.tasks.translation import Translation

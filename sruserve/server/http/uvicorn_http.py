@@ -20,6 +20,7 @@ from sruserve.server.http.close_delimited import close_delimited
 from sruserve.server.http.coalescing import CoalescingTransport
 from sruserve.server.http.connections import Connections, PeerConnections
 from sruserve.server.http.disconnects import Flow
+from sruserve.server.http.error_mapping import error_body, headers_of, status_of
 from sruserve.server.http.heads import (
     MAX_HEAD_BYTES,
     MAX_UPGRADE_BYTES,
@@ -221,11 +222,11 @@ class HttpProtocol(ReceiveLimits, WriteTimeout, IdleTimeout):
     def _answer(self, problem: ServeError) -> None:
         """Reply with a problem that belongs to no request, and close the connection."""
         self._discards = True
-        body = problem.body()
-        headers = {**problem.headers, "content-type": "application/json", "connection": "close"}
+        body = error_body(problem)
+        headers = {**headers_of(problem), "content-type": "application/json", "connection": "close"}
         head = [f"{name}: {value}\r\n".encode() for name, value in headers.items()]
         head.append(b"content-length: %d\r\n\r\n" % len(body))
-        self.transport.write(STATUS_LINE[problem.status] + b"".join(head) + body)
+        self.transport.write(STATUS_LINE[status_of(type(problem))] + b"".join(head) + body)
         self.transport.close()
 
     def _linger(self) -> bool:

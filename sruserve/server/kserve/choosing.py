@@ -18,7 +18,9 @@ from sruserve.server.repository.served import Served
 from sruserve.server.tasks.limits import NUMBER_BYTES
 from sruserve.server.tasks.table import Tasks
 
-_SHORT = 512  # values that are formatted on the event loop: a millisecond at most
+# Values that are formatted on the event loop: a millisecond at most, since each is a text of its
+# own and takes about 20 times as long as a number that LONG_CHARACTERS counts.
+_SHORT = 512
 _TURN = 8 << 10  # texts that are formatted in one turn of a thread: about 15 milliseconds
 _TEXT_NUMBERS = 6  # the numbers that take as many bytes as a value's text
 

@@ -36,7 +36,7 @@ def check_count(name: str, shape: Sequence[int], count: int) -> None:
     if count != expected:
         raise InvalidRequest(
             f"inference input '{name[:100]}' has the shape {shape_text(shape)} of "
-            f"{_number(expected)} elements, but {count} elements were sent",
+            f"{_number(expected)} elements, but {count} elements were sent: correct one of them",
             param="inputs",
         )
 

@@ -9,6 +9,7 @@ from sruserve.server.errors import (
     Overloaded,
     ServeError,
 )
+from sruserve.server.http.error_mapping import status_of as status_over_http
 
 _CODES = {
     401: "UNAUTHENTICATED",
@@ -55,7 +56,8 @@ def status_of(kind: type[ServeError]) -> int:
     """The HTTP status of an error."""
     if kind in _TEXTS:
         return 503
-    return 400 if kind.status == 422 and kind.retry is None else kind.status
+    status = status_over_http(kind)
+    return 400 if status == 422 and kind.retry is None else status
 
 
 def unknown_model(name: str, version: str = "") -> ModelNotFound:

@@ -26,14 +26,13 @@ from sruserve.server.kserve.sources import read_fields
 from sruserve.server.kserve.statistics import Statistics, Timing
 from sruserve.server.kserve.tasks import TensorTask
 from sruserve.server.lifecycle import Lifecycle
-from sruserve.server.offload import offload
+from sruserve.server.offload import LONG_CHARACTERS, offload
 from sruserve.server.repository.served import Served
 from sruserve.server.repository.served_model import ServedModel, with_states
 from sruserve.server.streams.service import Streams
 from sruserve.server.streams.step_view import StreamView
 from sruserve.server.tasks.caller import Caller
 from sruserve.server.tasks.error_mapping import as_serve_error
-from sruserve.server.tasks.inputs import LONG_CHARACTERS
 from sruserve.server.tasks.limits import InputLimits
 from sruserve.server.tasks.requests import ModelRequest, Request
 from sruserve.server.tasks.table import Tasks
@@ -105,7 +104,11 @@ class Inference:
 
         if sequence is None or model is None:
             if isinstance(body, Request) and body.return_state and batch > 1:
-                raise InvalidRequest("'sru_return_state' needs a batch of one", param="parameters")
+                raise InvalidRequest(
+                    "'sru_return_state' needs a batch of one: "
+                    "send each input in a request of its own",
+                    param="parameters",
+                )
             request.drop_read_fields()
             return await work(caller, served)
         assert isinstance(body, Request)

@@ -19,7 +19,7 @@ from sruserve.server.errors import (
     WrongStep,
 )
 from sruserve.server.kserve.choosing import reply_numbers
-from sruserve.server.kserve.http.codec import pack_request, pack_response, unpack_response
+from sruserve.server.kserve.infer_body import pack_request, pack_response, unpack_response
 from sruserve.server.kserve.messages import InferRequest, InferResponse
 from sruserve.server.kserve.parameters import Sequence
 from sruserve.server.offload import LONG_BYTES, offload

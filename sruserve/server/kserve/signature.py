@@ -90,7 +90,8 @@ class Signature:
                 )
             if output.name not in datatypes:
                 raise InvalidRequest(
-                    f"unexpected inference output '{output.name[:100]}' for model '{model}'",
+                    f"unexpected inference output '{output.name[:100]}' for model '{model}': "
+                    f"request some of {', '.join(datatypes)}, or leave 'outputs' out",
                     param="outputs",
                 )
             count = output.parameters.get("classification") or 0

@@ -13,7 +13,7 @@ _BATCH_BYTES = select.PIPE_BUF
 
 
 class LineWriter:
-    """Writes lines in their order. Lines that would wait behind too many others are dropped.
+    """Writes lines in their order. Lines that would wait for too many others are dropped.
 
     Those of several writers to one stream, in any process, do not break each other.
 

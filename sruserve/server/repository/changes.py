@@ -138,7 +138,10 @@ class Changes:
         versions = self._local.catalogue.find(name)
         served = versions and versions.of_weights(weights)
         if served and not self._local.is_over(served):
-            raise ModelBusy(f"version {served.version} of {name} has states that may arrive")
+            raise ModelBusy(
+                f"version {served.version} of {name} has states that may arrive: "
+                "retry when they are over"
+            )
 
 
 class _Full(Exception):
@@ -164,4 +167,6 @@ def _explained(name: str) -> Iterator[None]:
 
 def stopping() -> Draining:
     """The refusal of a change while the server stops."""
-    return Draining("the server is stopping, so it loads and unloads no models")
+    return Draining(
+        "the server is stopping, so it loads and unloads no models: ask another replica"
+    )

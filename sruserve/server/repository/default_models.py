@@ -40,7 +40,8 @@ class DefaultModels:
             return fitting[0]
         if not fitting:
             raise InvalidRequest(
-                f"none of the served models is for {in_words(tasks)}", param="model"
+                f"none of the served models is for {in_words(tasks)}: ask the operator to add one",
+                param="model",
             )
         defaults = [name for name in fitting if name in self._names]
         if len(defaults) == 1:

@@ -101,7 +101,7 @@ def readable(paths: Iterable[Path]) -> list[Path]:
 def is_translator(folder: Path) -> bool:
     """Whether the newest version in a model's folder is a translation system.
 
-    Raises `ConfigError`. What cannot be read is none; whoever loads it says so.
+    Raises `ConfigError`. What cannot be read is none; loading it says so.
     """
     try:
         _, path = newest(folder)

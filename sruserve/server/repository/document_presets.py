@@ -54,7 +54,9 @@ class DocumentEntry(PresetEntry):
         lists = {name: getattr(self, name) for name in _LISTS if getattr(self, name) is not None}
         if set(lists) != set(reader.needs):
             needs, has = (", ".join(names) or "no lists" for names in (reader.needs, lists))
-            raise InvalidRequest(f"{served.name} needs {needs}, and it has {has}")
+            raise InvalidRequest(
+                f"{served.name} needs {needs}, and it has {has}: give just these lists"
+            )
         check_lists(reader, lists, passage.words, "document", None)
         return Document(reader, passage.ids, passage.words, lists)
 

@@ -218,7 +218,10 @@ def encode_features(served: ServedModel, rows: Features) -> NDArray[np.float32]:
     with np.errstate(over="ignore"):
         features = np.array(rows, dtype=np.float32).reshape(-1, width)
     if not np.isfinite(features).all():
-        raise NotFinite("'features' has numbers beyond float32's range", param="features")
+        raise NotFinite(
+            "'features' has numbers beyond float32's range: send numbers within it",
+            param="features",
+        )
     return features
 
 
@@ -226,7 +229,7 @@ def check_ids(ids: list[int] | Ids, model: Model, field: str) -> Ids:
     """The ids of a field as an array; raises `InvalidRequest` for ids that the model lacks."""
     size = model.config.vocab_size
     if size is None:
-        raise InvalidRequest(f"{model.name} takes `features`, not ids", param=field)
+        raise InvalidRequest(f"{model.name} takes no ids: send `features`", param=field)
     return check_range(ids, size, model.name, field)
 
 

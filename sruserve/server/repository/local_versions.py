@@ -76,7 +76,11 @@ class LocalVersions:
         folders = await run_in_thread("load", partial(loadable_models, self._settings))
         folder = folders.get(name)
         if folder is None:
-            raise ModelNotFound(f"there is no model folder named {name[:100]!r}", param="model")
+            raise ModelNotFound(
+                f"there is no model folder named {name[:100]!r}: "
+                "correct the name, or ask the operator to add it",
+                param="model",
+            )
         look = partial(newest_and_split, folder, self._settings.model_versions)
         newest, split = await run_in_thread("load", look)
         versions = self.catalogue.find(name)

@@ -59,7 +59,7 @@ class Opening:
             existing = beside.all if beside is not None else []
             try:
                 if folder is None:
-                    raise FolderError("its folder was removed")
+                    raise FolderError("its folder was removed; restore it, or load the model again")
                 load = partial(loader.load, folder, number, existing)
                 catalogue.put(await run_in_thread("load", load))
             except (ModelError, SettingsError) as error:

@@ -18,7 +18,7 @@ class Passage:
     """A text that is split into words.
 
     text: as it was sent, or its words with spaces between. words: its words. ids: (words).
-    places: (words, 2), the begin and end of each word in the text. in_words: it came as words.
+    places: (words, 2), the begin and end of each word in the text. in_words: the client sent words.
     """
 
     text: str

@@ -1,10 +1,8 @@
 """Where a model's texts are tokenized: on the event loop, on shared threads, or on its own."""
 
 from sruserve.model.text.codec import Codec
-from sruserve.server.offload import POOL, Offload
+from sruserve.server.offload import LONG_CHARACTERS, POOL, Offload
 
-# Longer texts are tokenized on another thread, so that they never block the event loop.
-LONG_CHARACTERS = 8 << 10
 # Limits in look-ups of a tokenizer, 0.2 µs each: for a text on the event loop, and for a character
 # on the threads that all models share.
 _LOOP_WORK, _SHARED_WORK = 1 << 19, 512

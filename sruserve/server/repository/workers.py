@@ -107,7 +107,7 @@ class Workers:
                 change.close()
 
     async def _catch_up(self) -> None:
-        """Make the changes of other workers that this one has not seen; none is going on."""
+        """Make the changes of other workers that this one has not seen; none is in progress."""
         self._owed = None  # nobody waits for it
         if self._calls is not None:
             _prepare, forget, apply = self._calls
@@ -320,7 +320,7 @@ async def _answer(prepare: Prepare, name: str, weights: str) -> dict[str, Any]:
         log.warning("models are not changed: %s: %s", error.code, error.__cause__)
         no_memory = isinstance(error.__cause__, NoMemory)
         return {"message": error.message, "no_memory": no_memory}
-    except faults():  # whoever asks must not wait for ever
+    except faults():  # the worker that asks must not wait for ever
         log.exception("a change of another worker was not prepared")
         return {"message": f"{name!r} was not loaded by all workers", "no_memory": False}
     return {}

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sruserve.model.translation.translator import Translator
-from sruserve.server.engine.translation.partial import PartialTranslation
+from sruserve.server.engine.partial_translation import PartialTranslation
 from sruserve.server.errors import StateNotFinite, StateTampered
 
 # wait_k, max_tokens, place of the reason, log-probability; then the numbers of tokens, of ids

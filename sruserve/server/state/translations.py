@@ -4,7 +4,7 @@ from time import perf_counter
 
 from sruserve.model.translation.folder import TranslationModel
 from sruserve.server.auth import Tenant
-from sruserve.server.engine.translation.partial import PartialTranslation
+from sruserve.server.engine.partial_translation import PartialTranslation
 from sruserve.server.errors import StateRefused, StateTooLarge
 from sruserve.server.metrics.metrics import state_metrics
 from sruserve.server.state.life import StateLife

@@ -289,7 +289,8 @@ class Streams:
                         return await self._repeated(record)
                     if _alive(record).model != served.name:
                         raise StreamUnknown(
-                            f"this stream belongs to {record.model}, not to {served.name}"
+                            f"this stream belongs to {record.model}, not to {served.name}: "
+                            "send its steps to that model"
                         )
                     if record.weights and record.weights != served.states.weights:
                         raise _wrong_version(served)

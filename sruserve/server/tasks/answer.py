@@ -12,14 +12,14 @@ from sruserve.model.reader.network import Reader
 from sruserve.model.reader.words import Document
 from sruserve.server.engine.job import Answered, JobKind, SequenceInput
 from sruserve.server.errors import EmptyInput, InputTooLong, InvalidRequest
-from sruserve.server.offload import offload
+from sruserve.server.offload import LONG_CHARACTERS, offload
 from sruserve.server.repository.encoding import Tokens
 from sruserve.server.repository.passage import DocumentPreset, Passage
 from sruserve.server.repository.passage_reading import read_passage, reader_of
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.tasks.annotations import Annotations, annotations_of
 from sruserve.server.tasks.caller import Caller
-from sruserve.server.tasks.inputs import LONG_CHARACTERS, check_inputs
+from sruserve.server.tasks.inputs import check_inputs
 from sruserve.server.tasks.limits import bytes_numbers
 from sruserve.server.tasks.per_input import Results, compute
 from sruserve.server.tasks.reading import read_inputs

@@ -6,12 +6,11 @@ from typing import Any
 
 from sruserve.model.text.codec import SpacedPieces, token_text
 from sruserve.server.engine.job import Generated
+from sruserve.server.offload import LONG_TOKENS, MAX_INLINE_STATES
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.tasks.completion_request import CompletionRequest
-from sruserve.server.tasks.inputs import MAX_INLINE_STATES
 from sruserve.server.tasks.prompts import Prompt, count_replaced
 
-LONG_TOKENS = 1024  # with log-probabilities, each takes about a kilobyte of JSON
 _FREED = 1024  # objects at a time: freeing many in one go would block all other threads
 
 

@@ -7,13 +7,12 @@ from typing import Any
 
 from sruserve.server.engine.job import Generated, StateOutput
 from sruserve.server.metrics.metrics import character_gap, first_character
-from sruserve.server.offload import offload
+from sruserve.server.offload import LONG_CHARACTERS, offload
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.tasks.caller import Caller
 from sruserve.server.tasks.choices import ChoiceBuilder, is_large
 from sruserve.server.tasks.chunks import ChunkBuffer, next_chunks
 from sruserve.server.tasks.completion_request import CompletionRequest
-from sruserve.server.tasks.inputs import LONG_CHARACTERS
 from sruserve.server.tasks.prompts import Prompt, echo_numbers
 
 Chunks = Sequence[tuple[int, Generated]]

@@ -8,14 +8,12 @@ from sruserve.server.errors import (
     EmptyInput,
     InputTooLong,
 )
-from sruserve.server.offload import LONG_BYTES
-from sruserve.server.repository.text_work import LONG_CHARACTERS as LONG_CHARACTERS
+from sruserve.server.offload import LONG_BYTES, MAX_INLINE_STATES
 from sruserve.server.seeds import new_seed
 from sruserve.server.tasks.limits import InputLimits
 from sruserve.server.tasks.requests import Input, State
 
 INPUT_CHARACTERS = 64  # a short input takes about as long as this number of characters
-MAX_INLINE_STATES = 16  # sealing or opening more would block the event loop
 SEEDS = 1 << 64
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from sruserve.server.engine.translation.partial import PartialTranslation
+from sruserve.server.engine.partial_translation import PartialTranslation
 from sruserve.server.errors import InvalidRequest
 from sruserve.server.offload import offload
 from sruserve.server.repository.served_translator import ServedTranslator

@@ -15,13 +15,10 @@ from sruserve.server.engine.job import (
     StateOutput,
 )
 from sruserve.server.errors import Refused
+from sruserve.server.offload import LONG_CHARACTERS, MAX_INLINE_STATES
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.tasks.caller import Caller
-from sruserve.server.tasks.inputs import (
-    INPUT_CHARACTERS,
-    LONG_CHARACTERS,
-    MAX_INLINE_STATES,
-)
+from sruserve.server.tasks.inputs import INPUT_CHARACTERS
 from sruserve.server.tasks.limits import InputLimits, text_numbers
 from sruserve.server.tasks.reading import carried_characters
 from sruserve.server.tasks.requests import ModelRequest, Request

@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from sruserve.server.engine.job import SequenceInput, Snapshot
 from sruserve.server.errors import EmptyInput, InputTooLong, InvalidRequest
-from sruserve.server.offload import offload
+from sruserve.server.offload import LONG_CHARACTERS, offload
 from sruserve.server.repository.encoding import Features, encode_features
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.tasks.caller import Caller
-from sruserve.server.tasks.inputs import INPUT_CHARACTERS, LONG_CHARACTERS, check_inputs
+from sruserve.server.tasks.inputs import INPUT_CHARACTERS, check_inputs
 from sruserve.server.tasks.limits import InputLimits
 from sruserve.server.tasks.requests import SequenceRequest
 from sruserve.server.tasks.texts import TextReader

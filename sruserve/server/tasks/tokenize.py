@@ -9,12 +9,12 @@ import numpy as np
 
 from sruserve.model.names import Task as ModelTask
 from sruserve.model.text.codec import pieces_after, token_text
-from sruserve.server.offload import offload
+from sruserve.server.offload import LONG_CHARACTERS, offload
 from sruserve.server.repository.encoding import Ids, Tokens, check_ids, codec_of, read_part
 from sruserve.server.repository.served_model import ServedModel, with_states
 from sruserve.server.tasks.caller import Caller
 from sruserve.server.tasks.encode import listed
-from sruserve.server.tasks.inputs import LONG_CHARACTERS, split_inputs
+from sruserve.server.tasks.inputs import split_inputs
 from sruserve.server.tasks.limits import bytes_numbers
 from sruserve.server.tasks.reading import read_inputs
 from sruserve.server.tasks.requests import DetokenizeRequest, TokenizeRequest

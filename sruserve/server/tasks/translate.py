@@ -15,11 +15,12 @@ from sruserve.server.engine.job import (
 )
 from sruserve.server.engine.translation.needs import Needs
 from sruserve.server.errors import InvalidRequest, Refused
+from sruserve.server.offload import LONG_CHARACTERS
 from sruserve.server.repository.served_translator import ServedTranslator
 from sruserve.server.tasks.caller import Caller
 from sruserve.server.tasks.chunks import ChunkBuffer, Room
 from sruserve.server.tasks.encode import listed
-from sruserve.server.tasks.inputs import INPUT_CHARACTERS, LONG_CHARACTERS
+from sruserve.server.tasks.inputs import INPUT_CHARACTERS
 from sruserve.server.tasks.per_input import Results
 from sruserve.server.tasks.task import Task
 from sruserve.server.tasks.translate_request import TranslateRequest

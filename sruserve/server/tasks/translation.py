@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from sruserve.server.engine.job import Translated
+from sruserve.server.offload import LONG_CHARACTERS
 from sruserve.server.repository.served_translator import ServedTranslator
 from sruserve.server.tasks.caller import Caller
 from sruserve.server.tasks.chunks import ChunkBuffer, next_chunks
-from sruserve.server.tasks.inputs import LONG_CHARACTERS
 from sruserve.server.tasks.translation_sources import Source
 from sruserve.server.tasks.translation_text import TranslationWriter
 

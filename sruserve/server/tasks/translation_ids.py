@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from sruserve.model.translation.text import SideText
-from sruserve.server.engine.translation.partial import PartialTranslation
+from sruserve.server.engine.partial_translation import PartialTranslation
 from sruserve.server.engine.translation.source import SourceInput
 from sruserve.server.errors import EmptyInput, InputTooLong, InvalidRequest
 from sruserve.server.repository.encoding import Ids, Tokens, check_range, read_part

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from sruserve.model.text.codec import pieces_after
 from sruserve.model.translation.text import SideText
-from sruserve.server.engine.translation.partial import PartialTranslation
+from sruserve.server.engine.partial_translation import PartialTranslation
 
 
 class TranslationWriter:

@@ -78,7 +78,7 @@ class Credentials:
             context.verify_mode = ssl.CERT_OPTIONAL
             # of a client over TLS 1.2, the cache of sessions keeps all certificates that it sends
             context.minimum_version = ssl.TLSVersion.TLSv1_3
-            # a session goes on without a look at its client's certificate, which may have expired
+            # a session continues without a look at its client's certificate, which may have expired
             context.num_tickets = 0
             # a short message would become certificates beyond the limit of `TlsHandshake`
             context.options |= _OP_NO_RX_CERTIFICATE_COMPRESSION

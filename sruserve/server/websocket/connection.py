@@ -5,8 +5,10 @@ from collections import deque
 
 from sruserve.server.auth import Tenant
 from sruserve.server.budget import Budget, Hold
-from sruserve.server.errors import Draining, Overloaded, RouteNotFound, ServeError, StateTooLarge
+from sruserve.server.errors import Draining, Overloaded, ServeError, StateTooLarge
 from sruserve.server.http.call import Message, Receive, Send
+from sruserve.server.http.error_mapping import error_fields
+from sruserve.server.http.errors import RouteNotFound
 from sruserve.server.http.origins import Origins
 from sruserve.server.http.request_head import parent_of
 from sruserve.server.metrics.metrics import UNKNOWN_MODEL, SocketMetrics
@@ -186,7 +188,7 @@ class WebSocketConnection:
                 state = await offload(self._stream.states.nbytes > LONG_BYTES, self._stream.token)
         except StateTooLarge:
             state = None
-        await self._new_frame(b"").send({"error": problem.fields, "state": state})
+        await self._new_frame(b"").send({"error": error_fields(problem), "state": state})
         await self._close(_RESTARTING)
 
     def _new_frame(self, data: bytes) -> WebSocketRequest:

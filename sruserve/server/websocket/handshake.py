@@ -3,6 +3,7 @@
 from sruserve.server.budget import Hold
 from sruserve.server.errors import Draining, ServeError
 from sruserve.server.http.call import Connection, Message, Receive, Send
+from sruserve.server.http.error_mapping import error_body, status_of
 from sruserve.server.http.request_head import Headers, describe, refusal_headers, request_id
 from sruserve.server.observation.observation import Description
 from sruserve.server.tasks.caller import Caller, ClientDisconnected
@@ -43,13 +44,13 @@ class Handshake(Caller):
 
     async def refuse(self, error: ServeError) -> None:
         """Answer with an error instead of a socket."""
-        body = error.body()
+        status, body = status_of(type(error)), error_body(error)
         headers = refusal_headers(error, len(body))
         if isinstance(error, Draining):
             headers.append((b"connection", b"close"))
         headers.append((b"x-request-id", request_id(self._headers, self.number)))
-        self.started, self._status = True, error.status
-        start = {"type": "websocket.http.response.start", "status": error.status}
+        self.started, self._status = True, status
+        start = {"type": "websocket.http.response.start", "status": status}
         await self._send_event({**start, "headers": headers})
         await self._send_event({"type": "websocket.http.response.body", "body": body})
 

@@ -4,8 +4,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from sruserve.server.auth import Tenants
-from sruserve.server.errors import UpgradeRequired
 from sruserve.server.http.call import HttpCall
+from sruserve.server.http.errors import UpgradeRequired
 from sruserve.server.http.observed import answering_errors
 from sruserve.server.http.routes import ANY_TENANT, Mounted, Reply, Route
 from sruserve.server.websocket.session import PATH

@@ -11,6 +11,7 @@ from sruserve.server.budget import Hold
 from sruserve.server.engine.job import Snapshot, StateOutput
 from sruserve.server.errors import InvalidRequest, MalformedBody, ServeError, StateWrongModel
 from sruserve.server.http.call import Send
+from sruserve.server.http.error_mapping import error_fields
 from sruserve.server.json_limits import check_json_size
 from sruserve.server.json_output import json_bytes, long_json
 from sruserve.server.metrics.metrics import UNKNOWN_MODEL
@@ -160,7 +161,7 @@ class WebSocketRequest(Caller):
 
     async def refuse(self, error: ServeError) -> None:
         """Send an error."""
-        fields: dict[str, Any] = {"error": error.fields}
+        fields: dict[str, Any] = {"error": error_fields(error)}
         if error.retry_after_seconds is not None:
             fields["retry_after"] = error.retry_after_seconds
         await self.send(fields)

@@ -158,7 +158,10 @@ REFUSED: dict[str, tuple[Change, str]] = {
         "vocabulary does not fit",
     ),
     "a foreign node": (foreign_node, "is a 'If', which no export has"),
-    "a foreign domain": (foreign_domain, "uses operators of 'com.microsoft'"),
+    "a foreign domain": (
+        foreign_domain,
+        "uses operators of 'com.microsoft', which no export does: make it again",
+    ),
     "early operators": (early_operators, "has operators of version 12; an export has version 20"),
     "functions": (own_function, "defines functions of its own"),
     "sparse weights": (sparse_weight, "has sparse weights"),

@@ -216,7 +216,7 @@ HOSTILE: dict[str, tuple[Change, str]] = {
     "loop": (loop, "'spin' is a 'Loop', which no export has"),
     "nested": (nested, "'19' is a 'If', which no export has"),
     "nested-scans": (nested_scans, "a graph in 'inner' is nested deeper"),
-    "nodes": (many_nodes, "has more than 4,608 nodes, which no export has"),
+    "nodes": (many_nodes, "has more than 4,608 nodes, which no export has: make it again"),
     "shared": (shared_weight, "20 nodes read 'shared'; of an export, 8 at most"),
 }
 

@@ -120,7 +120,7 @@ LAYER = stack(linear(5, 8, 1, True, 0))
         (LAYER, {"surprise": 2}, "surprise is unknown"),
         (stack(linear(4, 8, 1, True, 0), linear(8, 8, 1, True, 2)), {"window": 2}, "does not fit"),
         (stack(linear(4, 7, 1, True, 0)), {"output_gate": False}, "output_gate False"),
-        ({**LAYER, "layers.0.linear.extra": torch.ones(2)}, {}, "extra is not expected"),
+        ({**LAYER, "layers.0.linear.extra": torch.ones(2)}, {}, "extra is not expected: remove it"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -200,7 +200,11 @@ def test_what_cannot_be_told_is_asked_for_by_name(tmp_path: Path) -> None:
         (LSTM, {"nonlinearity": "relu"}, "nonlinearity is unknown"),
         (RNN, {"nonlinearity": "selu"}, "nonlinearity"),
         ({**LSTM, "weight_hh_l0": torch.ones(10, 4)}, {}, "an LSTM has 4 rows per column"),
-        ({k: t for k, t in LSTM.items() if k != "bias_hh_l0"}, {}, "bias_hh_l0 is missing"),
+        (
+            {k: t for k, t in LSTM.items() if k != "bias_hh_l0"},
+            {},
+            "bias_hh_l0 is missing: save the whole state dict",
+        ),
         ({k: t for k, t in LSTM.items() if k != "weight_ih_l0"}, {}, "weight_ih_l0 is missing"),
         ({**LSTM, "weight_ih_l2": torch.ones(16, 4)}, {}, "l1 is missing"),
         ({**LSTM, **{f"b.{k}": t for k, t in LSTM.items()}}, {}, "2 modules"),

@@ -49,7 +49,6 @@ def test_a_full_queue_asks_to_come_back_when_half_of_it_is_through(
     with pytest.raises(Overloaded) as refused:
         admission_queue.submit(job(loop))
     assert refused.value.retry_after_seconds == retry_after
-    assert refused.value.headers["retry-after"] == str(retry_after)
 
 
 @pytest.mark.parametrize("large", [{"inputs": 300}, {"length": 100_000}, {"cost": 5000}])

@@ -9,12 +9,12 @@ import torch
 
 from sruserve.model.folder import Model
 from sruserve.model.network import Network
+from sruserve.server.engine import state_manager as states
 from sruserve.server.engine.config import EngineConfig
 from sruserve.server.engine.job import Generated, JobKind, Sampling, SequenceInput, StateOutput
 from sruserve.server.engine.model_runner import ModelRunner
 from sruserve.server.engine.output_reader import StepResult
 from sruserve.server.engine.scheduling import scheduler
-from sruserve.server.engine.state_cache import manager as states
 from sruserve.server.engine.state_cache.cache import StateCache
 from sruserve.server.engine.state_cache.pool import StatePool
 from sruserve.server.errors import OutOfDeviceMemory

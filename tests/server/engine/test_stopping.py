@@ -21,7 +21,7 @@ from sruserve.server.engine.job import (
 from sruserve.server.engine.model_runner import ModelRunner
 from sruserve.server.engine.scheduling.step_time import StepTime
 from sruserve.server.engine.state_cache.copy_stream import copy_stream_for
-from sruserve.server.engine.state_cache.manager import StateManager
+from sruserve.server.engine.state_manager import StateManager
 from sruserve.server.errors import (
     Draining,
     EngineFailure,

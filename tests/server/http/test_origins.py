@@ -8,7 +8,7 @@ import pytest
 from pydantic import SecretStr
 from websockets.exceptions import InvalidStatus
 
-from sruserve.server.errors import OriginNotAllowed
+from sruserve.server.http.errors import OriginNotAllowed
 from sruserve.server.http.origins import Origins
 from tests.server.conftest import Serve
 from tests.server.http.json_requests import connect

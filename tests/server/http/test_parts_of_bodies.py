@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from sruserve.server.errors import BodyTooLarge
 from sruserve.server.http.call import HttpCall, Message
+from sruserve.server.http.errors import BodyTooLarge
 from sruserve.server.tasks.limits import InputLimits
 
 PARTS = 50_000

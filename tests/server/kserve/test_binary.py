@@ -5,7 +5,7 @@ from struct import pack
 import pytest
 
 from sruserve.server.errors import InvalidRequest
-from sruserve.server.kserve.http.binary import MAX_ELEMENTS, read_binary
+from sruserve.server.kserve.binary import MAX_ELEMENTS, read_binary
 
 EMPTY = pack("<I", 0)
 

@@ -69,9 +69,9 @@ def test_nested_and_flat_data_are_the_same(client: httpx.Client) -> None:
     nested = post(client, json.dumps(header(data=[["who"], ["is it"]], shape=[2, 1])).encode())
     assert scores(flat) == scores(nested)
     mixed = post(client, json.dumps(header(data=[["who"], "is it"], shape=[2, 1])).encode())
-    assert "mixes lists and values" in error(mixed)
+    assert "mixes lists and values: send a flat list" in error(mixed)
     more = post(client, json.dumps(header(data=[["who"], ["is it"], []], shape=[2, 1])).encode())
-    assert "of 2 elements, but 3 elements were sent" in error(more)
+    assert "of 2 elements, but 3 elements were sent: correct one" in error(more)
 
 
 def test_a_binary_reply_has_its_tensors_in_the_order_of_its_json(client: httpx.Client) -> None:
@@ -136,9 +136,9 @@ def test_junk_is_never_more_than_a_mistake(client: httpx.Client, junk: bytes, le
         (header(data=[]), "of 1 elements, but 0 elements were sent"),
         (header(data=[], shape=[0, 1]), "batch-size must be <= 1024"),
         (header(), "needs either 'data' or 'binary_data_size'"),
-        (header(data=["a"], parameters={"binary_data_size": 9}), "exceeds the body"),
-        (header(data=["a"], parameters={"binary_data_size": -1}), "exceeds the body"),
-        (header(data=["a"], parameters={"binary_data_size": "1"}), "exceeds the body"),
+        (header(data=["a"], parameters={"binary_data_size": 9}), "exceeds the body: send"),
+        (header(data=["a"], parameters={"binary_data_size": -1}), "exceeds the body: send"),
+        (header(data=["a"], parameters={"binary_data_size": "1"}), "exceeds the body: send"),
         (header(data=["a"], parameters={"shared_memory_region": "x"}), "in shared memory"),
         (header(data=["a"], datatype="STRING"), "unknown data-type 'STRING'"),
         (header(data=[1], datatype="INT64"), "data-type is 'INT64', but model 'question' expects"),

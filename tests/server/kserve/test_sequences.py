@@ -17,7 +17,7 @@ from tritonclient.utils import InferenceServerException
 from sruserve.server.app import Application
 from sruserve.server.engine.job import StateOutput
 from sruserve.server.kserve import inference, sequences
-from sruserve.server.kserve.http.codec import pack_request
+from sruserve.server.kserve.infer_body import pack_request
 from sruserve.server.kserve.messages import InferRequest, RequestedOutput
 from sruserve.server.streams import service
 from tests.server.conftest import TEXT, Serve

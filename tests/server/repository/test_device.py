@@ -17,7 +17,7 @@ from sruserve.model.config import read_config
 from sruserve.model.errors import DTypeError
 from sruserve.model.folder import load_model
 from sruserve.server.auth import Tenant
-from sruserve.server.engine.state_cache import manager as states
+from sruserve.server.engine import state_manager as states
 from sruserve.server.errors import EngineFailure
 from sruserve.server.repository import device, loader
 from sruserve.server.repository.device import (

@@ -186,9 +186,8 @@ def test_long_states_are_sealed_and_opened_beside_the_event_loop(
         served = catalogue.with_states("characters")
         row = np.zeros(served.model.network.layout.width, np.float32)
         with monkeypatch.context() as patch:
-            for module, bound in ((service, "LONG_BYTES"), (redis_store, "_LONG_ROW")):
-                patch.setattr(module, bound, 0)
-            patch.setattr(inputs, "LONG_BYTES", 0)
+            for module in (service, redis_store, inputs):
+                patch.setattr(module, "LONG_BYTES", 0)
             for name in ("seal", "open"):
                 patch.setattr(SealedStates, name, note(getattr(SealedStates, name)))
             record = await streams.create(served, Snapshot(row, 1, pending=40, window=(40,)))

@@ -8,7 +8,7 @@ import numpy as np
 
 from sruserve.model.translation.folder import load_translation
 from sruserve.server.engine.job import Hypothesis
-from sruserve.server.engine.translation.partial import PartialTranslation
+from sruserve.server.engine.partial_translation import PartialTranslation
 from sruserve.server.repository.discovery import BUNDLED
 from sruserve.server.tasks.translate import TranslateTask
 

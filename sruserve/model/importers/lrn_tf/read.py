@@ -152,9 +152,9 @@ def _check_names(variables: Variables, kind: str, has_characters: bool) -> None:
     expected = words.TABLES | cells.names_of(kind) | _HEAD
     expected |= words.CHARACTERS if has_characters else set()
     if missing := sorted(expected - set(variables.names)):
-        raise CheckpointError(f"the variable {missing[0]} is missing")
+        raise CheckpointError(f"the variable {missing[0]} is missing. {ADVICE}")
     if others := sorted(set(variables.names) - expected):
-        raise CheckpointError(f"the variable {shown(others[0])} is not expected")
+        raise CheckpointError(f"the variable {shown(others[0])} is not expected. {ADVICE}")
 
 
 def _head(variables: Variables, width: int) -> tuple[dict[str, Tensor], HeadConfig]:

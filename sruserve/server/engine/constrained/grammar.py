@@ -83,5 +83,5 @@ def grammar_error(reason: str) -> InvalidRequest:
         reason = reason.removeprefix(_SCHEMA)
     message = " ".join(reason.split())[:_MAX_REASON]
     if "unsatisfiable" in message.lower():
-        return ConstraintUnsatisfiable(f"no text can match: {message}")
+        return ConstraintUnsatisfiable(f"no text can match: {message}; correct the regex or schema")
     return InvalidRequest(f"the {what}: {message}; {advice}")

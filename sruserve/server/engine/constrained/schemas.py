@@ -19,7 +19,7 @@ def schema_text(schema: object) -> str:
     """A schema as JSON text; raises if compiling it could take an unbounded time."""
     if isinstance(schema, bool):
         if not schema:
-            raise ConstraintUnsatisfiable("no JSON matches the schema 'false'")
+            raise ConstraintUnsatisfiable("no JSON matches the schema 'false': send another one")
         schema = {}
     if not isinstance(schema, dict):
         raise InvalidRequest("a JSON schema must be an object, true or false")

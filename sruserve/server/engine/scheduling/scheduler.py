@@ -21,7 +21,7 @@ from sruserve.server.engine.scheduling.state_admission import StateAdmission
 from sruserve.server.engine.scheduling.step_time import StepTime
 from sruserve.server.engine.sequence import ActiveSequence, positions_of, sequences_of
 from sruserve.server.engine.state_cache.cache import CachedState
-from sruserve.server.engine.state_cache.manager import StateManager
+from sruserve.server.engine.state_manager import StateManager
 from sruserve.server.errors import (
     DeadlineExceeded,
     EngineFailure,
@@ -475,4 +475,4 @@ def _as_serve_error(error: BaseException) -> ServeError:
         return error
     if is_out_of_memory(error):
         return OutOfDeviceMemory()
-    return EngineFailure(f"the request could not be prepared: {error}")
+    return EngineFailure(f"the request could not be prepared: {error}; change it, or report a bug")

@@ -11,8 +11,8 @@ from torch import Tensor
 from sruserve.model.translation.config import SideConfig
 from sruserve.model.translation.memory import Memory
 from sruserve.model.translation.translator import Translator
+from sruserve.server.engine.partial_translation import Numbers
 from sruserve.server.engine.translation.beam_memory import BeamMemory
-from sruserve.server.engine.translation.partial import Numbers
 from sruserve.server.engine.translation.sentence import Sentence
 from sruserve.server.engine.translation.source_reader import read_chunks
 from sruserve.server.errors import NotFinite, ServeError, faults
@@ -93,7 +93,7 @@ class BeamRunner:
         continuations: _Continuations,
         failed: dict[Sentence, ServeError],
     ) -> Tensor:
-        """Choose the hypotheses of each sentence that go on, and return their states."""
+        """Choose the hypotheses of each sentence that continue, and return their states."""
         parents, first = [], 0
         for sentence in live:
             search, count = sentence.search, sentence.search.hypotheses

@@ -12,8 +12,8 @@ from sruserve.server.budget import Budget
 from sruserve.server.engine.config import EngineConfig
 from sruserve.server.engine.job import BeamSearch, Job, JobKind
 from sruserve.server.engine.job_engine import REPORT_SECONDS, JobEngine
+from sruserve.server.engine.metrics import Metrics
 from sruserve.server.engine.scheduling.step_time import StepTime
-from sruserve.server.engine.settle import Metrics
 from sruserve.server.engine.threads import ThreadPolicy
 from sruserve.server.engine.translation.beam_memory import BeamMemory
 from sruserve.server.engine.translation.beam_runner import BeamRunner

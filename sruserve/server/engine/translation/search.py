@@ -1,4 +1,4 @@
-"""The beam search of one sentence: which hypotheses go on, which have ended, and when it is over.
+"""The beam search of one sentence: which hypotheses continue or have ended, and when it is over.
 
 The score of a hypothesis of n tokens is its log-probability, divided by ((5 + n) / 6) ** α (Wu et
 al. 2016, eq. 14, without the coverage; α = 0.6 in Vaswani et al. 2017). n counts the end token.
@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from sruserve.server.engine.job import BeamSearch, Hypothesis
 from sruserve.server.engine.translation.paths import Paths
 
-_AHEAD = 2  # half of the best 2B continuations go on even if the others all end
+_AHEAD = 2  # half of the best 2B continuations continue even if the others all end
 
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """A hypothesis that goes on no more. length, place: where its path ends."""
+    """A hypothesis that has ended. length, place: where its path ends."""
 
     length: int
     place: int
@@ -30,9 +30,9 @@ class _Ended:
 class Search:
     """The hypotheses of one sentence.
 
-    In each step, the B best continuations by log-probability go on; an end token that is among the
-    B best ends its hypothesis, and the next best one takes its place. Of equal continuations, the
-    one of the better hypothesis comes first, then the one with the smaller token id.
+    In each step, the B best continuations by log-probability are kept; an end token among them
+    ends its hypothesis, and the next best one takes its place. Of equal continuations, the one of
+    the better hypothesis comes first, then the one with the smaller token id.
 
     The search is over when the `n_best` best ended hypotheses beat whatever the others may become,
     or at `limit` tokens; what has not ended then follows what has. With one beam the search is
@@ -72,7 +72,7 @@ class Search:
 
     @property
     def hypotheses(self) -> int:
-        """The number of hypotheses that go on."""
+        """The number of hypotheses that continue."""
         return len(self.scores)
 
     @property
@@ -87,7 +87,7 @@ class Search:
         slots: NDArray[np.int32] | None = None,
         attention: NDArray[np.float32] | None = None,
     ) -> NDArray[np.intp]:
-        """Take one step; returns the parent of each hypothesis that goes on.
+        """Take one step; returns the parent of each hypothesis that continues.
 
         log_probs, ids: (hypotheses, candidates), the best continuations of each in any order.
         slots: (hypotheses), where the step has put its cache, if there is one. attention:

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from sruserve.model.translation.translator import Translator
 from sruserve.server.engine.job import Hypothesis, Job, Translated
+from sruserve.server.engine.partial_translation import Numbers, PartialTranslation
 from sruserve.server.engine.translation.beam_memory import Slots
 from sruserve.server.engine.translation.needs import Needs
-from sruserve.server.engine.translation.partial import Numbers, PartialTranslation
 from sruserve.server.engine.translation.search import Search
 from sruserve.server.engine.translation.source import SourceInput
 
@@ -51,7 +51,7 @@ class Sentence:
 
     @property
     def waits(self) -> bool:
-        """Whether it can go on only with more of its source."""
+        """Whether it can continue only with more of its source."""
         return not self.search.done and self.search.length >= self._pause
 
     @property
@@ -92,7 +92,7 @@ class Sentence:
     def _partial(
         self, best: Hypothesis, memory: tuple[Numbers, Numbers] | None
     ) -> PartialTranslation:
-        """What continues a translation whose source goes on."""
+        """What continues a translation whose source continues."""
         before = self.item.before
         assert before is not None
         written = replace(before, tokens=best.tokens, log_probability=best.log_probability)

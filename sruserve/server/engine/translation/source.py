@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from sruserve.model.translation.translator import Translator
 from sruserve.server.engine.job import BeamSearch, SequenceInput
-from sruserve.server.engine.translation.partial import PartialTranslation
+from sruserve.server.engine.partial_translation import PartialTranslation
 
 _NEVER = 1 << 62  # tokens
 _EXTRA_TOKENS = 50  # beyond the source's length, as in Vaswani et al. 2017, section 6.1

@@ -7,8 +7,8 @@ from sruserve.server.errors import ServeError
 from sruserve.server.http.responses_api.request import ResponsesRequest
 from sruserve.server.http.responses_api.response_id import response_id
 from sruserve.server.json_output import json_bytes, long_json
+from sruserve.server.offload import LONG_CHARACTERS
 from sruserve.server.tasks.completion import Chunks, CompletionResponse
-from sruserve.server.tasks.inputs import LONG_CHARACTERS
 
 Json = dict[str, Any]
 

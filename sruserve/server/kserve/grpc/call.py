@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from sruserve.server.auth import Tenant, Tenants
 from sruserve.server.errors import ServeError
+from sruserve.server.http.error_mapping import headers_of
 from sruserve.server.kserve.errors import Problem, explain
 from sruserve.server.metrics.metrics import UNKNOWN_MODEL
 from sruserve.server.observation.observation import Description
@@ -110,7 +111,7 @@ def read_metadata(context: Any) -> Metadata:
 def _status(context: Any, problem: ServeError) -> tuple[grpc.StatusCode, str]:
     """The code and the text of an error, whose headers become trailing metadata."""
     reply = explain(problem)
-    context.set_trailing_metadata(tuple(problem.headers.items()))
+    context.set_trailing_metadata(tuple(headers_of(problem).items()))
     return grpc.StatusCode[_code(reply)], reply.message[:_MAX_DETAILS]
 
 

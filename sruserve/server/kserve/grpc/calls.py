@@ -7,12 +7,8 @@ from typing import Any
 
 from sruserve.server.auth import Tenant
 from sruserve.server.budget import Budget, Hold
-from sruserve.server.errors import (
-    ClientCertificateRequired,
-    Overloaded,
-    ServeError,
-    TooManyAtOnce,
-)
+from sruserve.server.errors import Overloaded, ServeError, TooManyAtOnce
+from sruserve.server.http.errors import ClientCertificateRequired
 from sruserve.server.kserve.grpc.call import GrpcCall, GrpcEndpoint, Metadata, end, read_metadata
 from sruserve.server.kserve.grpc.reading import Reads, TimedRead
 from sruserve.server.lifecycle import Lifecycle

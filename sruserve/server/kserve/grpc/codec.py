@@ -9,10 +9,10 @@ from tritonclient.grpc import service_pb2 as proto
 
 from sruserve.server.errors import InputTooLong, InvalidRequest, MalformedBody
 from sruserve.server.json_limits import MAX_JSON_CONTAINERS
+from sruserve.server.kserve.binary import read_binary, write_binary
 from sruserve.server.kserve.datatypes import BYTES, NUMBERS, check_count, check_datatype
 from sruserve.server.kserve.grpc.parts import MAX_FIELDS, check_fields
-from sruserve.server.kserve.http.binary import read_binary, write_binary
-from sruserve.server.kserve.http.codec import MAX_PARAMETERS, MAX_TENSORS, check_in_message
+from sruserve.server.kserve.infer_body import MAX_PARAMETERS, MAX_TENSORS, check_in_message
 from sruserve.server.kserve.messages import (
     InferRequest,
     InferResponse,
@@ -145,6 +145,7 @@ def _read_contents(
         return Tensor(name, datatype, shape, np.array(values, NUMBERS[datatype]))
     except OverflowError:
         raise InvalidRequest(
-            f"inference input '{name[:100]}' has elements outside the range of {datatype}",
+            f"inference input '{name[:100]}' has elements outside the range of {datatype}: "
+            "send numbers within it",
             param="inputs",
         ) from None

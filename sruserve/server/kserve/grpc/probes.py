@@ -68,7 +68,10 @@ class Probes:
         address, _, _ = context.peer().rpartition(":")  # a client may use any number of ports
         message = await self.reads.read(context, address)
         if len(message) > _MAX_BYTES:
-            raise InputTooLong(f"a probe's message may have at most {_MAX_BYTES} bytes")
+            raise InputTooLong(
+                f"a probe's message may have at most {_MAX_BYTES} bytes: "
+                "send an empty one, or a service's name"
+            )
         return message
 
     async def _send_changes(self, context: Any, answer: Callable[[], Any]) -> None:

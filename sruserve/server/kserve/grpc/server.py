@@ -9,7 +9,7 @@ import grpc
 from grpc_health.v1 import health_pb2
 
 from sruserve.server.ending import GRPC_SECONDS
-from sruserve.server.errors import RouteNotFound
+from sruserve.server.http.errors import RouteNotFound
 from sruserve.server.kernel_buffers import limit_buffers_of_port
 from sruserve.server.kserve.grpc.codec import parse
 from sruserve.server.kserve.grpc.core import is_running, new_server
@@ -128,7 +128,10 @@ class _Health:
     def _check(self, data: bytes) -> Any:
         status = self._status(_is_known(data))
         if status.status == status.SERVICE_UNKNOWN:
-            raise RouteNotFound("this server does not have that gRPC service")
+            raise RouteNotFound(
+                "this server does not have that gRPC service: "
+                "leave the name out to ask about the server"
+            )
         return status
 
     def _watch(self, data: bytes) -> Callable[[], Any]:

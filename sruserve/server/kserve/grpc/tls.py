@@ -8,8 +8,8 @@ import grpc
 from sruserve.server.tls.certificates import Certificates
 from sruserve.server.tls.credentials import Credentials
 
-# A session goes on for days without a look at its client's certificate, which may have expired. It
-# ends with the configuration that it began under, and the core cannot be told to offer none.
+# A session lasts for days without a look at its client's certificate, which may have expired. It
+# ends with the configuration that it began under, and the core has no option to offer none.
 _SESSION_SECONDS = 60.0
 
 

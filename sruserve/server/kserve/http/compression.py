@@ -2,7 +2,8 @@
 
 import zlib
 
-from sruserve.server.errors import BodyTooLarge, InvalidRequest, UnsupportedMediaType
+from sruserve.server.errors import InvalidRequest
+from sruserve.server.http.errors import BodyTooLarge, UnsupportedMediaType
 from sruserve.server.tasks.limits import FREE_BYTES
 
 # zlib's parameters of both; HTTP's deflate is zlib's own format.
@@ -48,7 +49,9 @@ class Unpacking:
         try:
             piece = self._unpacker.decompress(self._packed, limit)
         except zlib.error as error:
-            raise InvalidRequest(f"the body is not {self._name}: {error}") from None
+            raise InvalidRequest(
+                f"the body is not {self._name}: {error}; correct its Content-Encoding"
+            ) from None
         self._packed = self._unpacker.unconsumed_tail
         self._pieces.append(piece)
         self.size += len(piece)
@@ -60,7 +63,10 @@ class Unpacking:
         if self._unpacker.eof and not self._unpacker.unused_data:
             self.body = b"".join(self._pieces)
         elif self._unpacker.eof or len(piece) < limit:
-            raise InvalidRequest(f"the body is not exactly one complete {self._name} stream")
+            raise InvalidRequest(
+                f"the body is not exactly one complete {self._name} stream: "
+                "send it whole, and nothing else"
+            )
 
 
 def choose(accepted: str | None) -> str | None:

@@ -11,9 +11,9 @@ from sruserve.server.http.request_head import JSON_TYPE
 from sruserve.server.json_limits import check_json_size
 from sruserve.server.kserve.choosing import reply_numbers
 from sruserve.server.kserve.datatypes import BYTES, NUMBERS
-from sruserve.server.kserve.http.codec import InferHeader, read_request, write_response
 from sruserve.server.kserve.http.compression import Unpacking, choose, pack
 from sruserve.server.kserve.http.endpoint import KServeEndpoint
+from sruserve.server.kserve.infer_body import InferHeader, read_request, write_response
 from sruserve.server.kserve.inference import Inference
 from sruserve.server.kserve.messages import InferRequest, InferResponse, Tensor
 from sruserve.server.metrics.metrics import UNKNOWN_MODEL

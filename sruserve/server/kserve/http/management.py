@@ -7,8 +7,9 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from sruserve.server.auth import Tenant, Tenants
-from sruserve.server.errors import ServeError, Unsupported, UnsupportedMediaType
+from sruserve.server.errors import ServeError, Unsupported
 from sruserve.server.http.call import HttpCall
+from sruserve.server.http.errors import UnsupportedMediaType
 from sruserve.server.json_output import json_bytes
 from sruserve.server.kserve.http.endpoint import KServeEndpoint
 from sruserve.server.kserve.inference import Inference

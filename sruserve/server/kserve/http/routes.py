@@ -34,7 +34,6 @@ from sruserve.server.http.routes import (
 from sruserve.server.kserve.errors import status_of
 from sruserve.server.kserve.http import management, probes
 from sruserve.server.kserve.http import responses as replies
-from sruserve.server.kserve.http.codec import InferHeader
 from sruserve.server.kserve.http.infer import HEADER_LENGTH, InferEndpoint
 from sruserve.server.kserve.http.management import (
     Change,
@@ -44,6 +43,7 @@ from sruserve.server.kserve.http.management import (
     LookUpEndpoint,
 )
 from sruserve.server.kserve.http.probes import Probe
+from sruserve.server.kserve.infer_body import InferHeader
 from sruserve.server.kserve.inference import Inference
 from sruserve.server.tasks.limits import InputLimits
 

@@ -48,7 +48,6 @@ from sruserve.server.streams.store import (
 Key = tuple[bytes, str]
 T = TypeVar("T")
 
-_LONG_ROW = 16 << 10  # numbers; sealing more would block the event loop
 _HEAD_BYTES = 64 << 10
 _SEAL_BYTES = 1 << 10  # overhead of a seal
 _PIPELINE_CALLS, _PIPELINE_BYTES = 8, 1 << 20  # which Redis runs in a few milliseconds
@@ -197,7 +196,7 @@ class RedisStore:
         token = await self._token(record)
         if not token:
             return None
-        return await offload(len(token) > 4 * _LONG_ROW, served.open_state, token)
+        return await offload(len(token) > LONG_BYTES, served.open_state, token)
 
     async def commit(
         self, served: ServedModel, record: StreamRecord, end: SharedState | None
@@ -419,7 +418,7 @@ class RedisStore:
 
 
 async def _seal(served: ServedModel, state: Snapshot) -> str:
-    long = served.model.network.layout.width > _LONG_ROW
+    long = served.model.network.layout.nbytes > LONG_BYTES
     return await offload(long, served.seal_stored_state, state)
 
 

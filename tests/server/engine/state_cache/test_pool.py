@@ -72,9 +72,10 @@ def test_rows_that_could_not_be_cleared_are_not_handed_out(
     def broken(*_: object) -> None:
         raise torch.OutOfMemoryError("none left")
 
-    on_device = SimpleNamespace(is_cpu=False, device=pool.rows.device, index_fill_=broken)
+    on_device = SimpleNamespace(device=pool.rows.device, index_fill_=broken)
     with monkeypatch.context() as patch:
         patch.setattr(pool, "rows", on_device)
+        patch.setattr(pool, "_host_rows", None)
         with pytest.raises(torch.OutOfMemoryError):
             pool.acquire(3)
     assert len(pool) == 0

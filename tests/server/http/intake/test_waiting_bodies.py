@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from sruserve.server.kserve.http import codec as wire
+from sruserve.server.kserve import infer_body as wire
 from sruserve.server.kserve.http import compression, infer
 from sruserve.server.offload import POOL, THREADS
 from sruserve.server.tasks.constraint_cache import ConstraintCache

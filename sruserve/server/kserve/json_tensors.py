@@ -41,7 +41,9 @@ def _flat(name: str, shape: tuple[int, ...], data: list[Any]) -> list[Any]:
             check_count(name, shape, len(data))
         if not all(isinstance(part, list) for part in data):
             raise InvalidRequest(
-                f"'data' of inference input '{name[:100]}' mixes lists and values", param="inputs"
+                f"'data' of inference input '{name[:100]}' mixes lists and values: send "
+                "a flat list, or lists that are nested equally deep",
+                param="inputs",
             )
         data = list(chain.from_iterable(data))
     return data
@@ -51,7 +53,7 @@ def _check_types(name: str, datatype: str, flat: list[Any], allowed: set[type]) 
     if not set(map(type, flat)) <= allowed:
         raise InvalidRequest(
             f"'data' of inference input '{name[:100]}' has elements that are not of data-type "
-            f"{datatype}",
+            f"{datatype}: send such elements, or state their own data-type",
             param="inputs",
         )
 
@@ -62,6 +64,7 @@ def _numbers(name: str, datatype: str, flat: list[Any]) -> NDArray[Any]:
             return np.array(flat, NUMBERS[datatype])
     except OverflowError:
         raise InvalidRequest(
-            f"'data' of inference input '{name[:100]}' has numbers beyond {datatype}'s range",
+            f"'data' of inference input '{name[:100]}' has numbers beyond {datatype}'s range: "
+            "send numbers within it",
             param="inputs",
         ) from None

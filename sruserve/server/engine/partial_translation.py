@@ -52,7 +52,7 @@ class PartialTranslation:
         )
 
     def ended(self, finish_reason: str | None) -> Self:
-        """The same translation without what it needs to go on."""
+        """The same translation without what it needs to continue."""
         return replace(
             self,
             word="",
@@ -64,5 +64,5 @@ class PartialTranslation:
 
     @property
     def is_new(self) -> bool:
-        """Whether nothing of the source has come."""
+        """Whether nothing of the source has arrived."""
         return not (len(self.rows) or self.word or self.finish_reason)

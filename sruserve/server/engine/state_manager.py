@@ -25,8 +25,6 @@ from sruserve.server.errors import (
 )
 
 _MAX_ROWS = 1 << 20
-_CHECK_BYTES = 4 << 20  # of the states that `finite` checks together on a GPU
-_CHECK_BYTES_CPU = 512 << 10  # fits into a core's cache
 _MAX_RESERVE = 1024  # rows that the cache leaves to running sequences, even without host memory
 
 
@@ -87,7 +85,8 @@ class StateManager:
         starts = [s.cached_start for s in sequences if s.cached_start is not None]
         if any(cached.dropped for cached in starts):
             raise StateExpired(
-                "the state of the stream that this request continues no longer exists"
+                "the state of the stream that this request continues no longer exists; "
+                "start a new stream"
             )
         if sequences and sequences[0].job.state_output is StateOutput.CACHED:
             try:
@@ -181,15 +180,7 @@ class StateManager:
 
     def finite(self, sequences: Sequence[ActiveSequence]) -> Iterator[bool]:
         """Whether every number of each sequence's state is finite."""
-        check_bytes = _CHECK_BYTES_CPU if self.pool.rows.is_cpu else _CHECK_BYTES
-        max_rows = max(1, check_bytes // max(1, self.pool.row_bytes))
-        for first in range(0, len(sequences), max_rows):
-            states = self.pool.rows
-            rows = [sequence.source for sequence in sequences[first : first + max_rows]]
-            if states.is_cpu:  # for a few states, numpy takes 1/20 of torch's time
-                yield from np.isfinite(states.numpy()[rows]).all(1).tolist()
-            else:
-                yield from states[rows].isfinite().all(1).tolist()
+        return self.pool.finite([sequence.source for sequence in sequences])
 
     def insert_in_cache(self, sequence: ActiveSequence) -> CachedState:
         """Insert a sequence's end state into the cache, instead of releasing its row."""
@@ -286,4 +277,6 @@ def transfer_error(error: BaseException) -> ServeError:
         return error
     if is_out_of_memory(error):
         return OutOfDeviceMemory()
-    return EngineFailure("a state could not be moved; see the server's log")
+    return EngineFailure(
+        "a state could not be moved; retry, or start a new stream; the server's log has the reason"
+    )

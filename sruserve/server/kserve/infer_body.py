@@ -1,4 +1,4 @@
-"""Bodies of inferences over HTTP: a JSON header, followed by binary tensors."""
+"""Bodies of inferences, over HTTP and as sequences keep them: JSON, then binary tensors."""
 
 from collections.abc import Container, Iterable, Sequence
 from typing import Annotated, Any
@@ -8,9 +8,9 @@ from pydantic_core import from_json
 
 from sruserve.server.errors import InvalidRequest
 from sruserve.server.json_output import json_bytes, long_json
+from sruserve.server.kserve.binary import read_binary, write_binary
 from sruserve.server.kserve.datatypes import check_datatype
-from sruserve.server.kserve.http.binary import read_binary, write_binary
-from sruserve.server.kserve.http.json_tensors import json_values, read_json
+from sruserve.server.kserve.json_tensors import json_values, read_json
 from sruserve.server.kserve.messages import (
     InferRequest,
     InferResponse,
@@ -90,7 +90,7 @@ def read_request(model: str, version: str, body: bytes, header_length: int) -> I
         if type(size) is not int or not 0 <= size <= len(body) - at:
             raise InvalidRequest(
                 f"'binary_data_size' of inference input '{input_header.name[:100]}' exceeds the "
-                "body",
+                "body: send as many bytes as it says",
                 param="inputs",
             )
         inputs.append(_read_input(input_header, memoryview(body)[at : at + size]))
@@ -98,7 +98,7 @@ def read_request(model: str, version: str, body: bytes, header_length: int) -> I
     if at != len(body):
         raise InvalidRequest(
             f"unexpected additional input data for model '{model}': {len(body) - at} bytes after "
-            "the last input"
+            "the last input: leave them out, or name the input that they belong to"
         )
     outputs = [RequestedOutput(output.name, output.parameters) for output in header.outputs]
     return InferRequest(model, version, header.id, inputs, outputs, header.parameters)

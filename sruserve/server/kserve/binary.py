@@ -30,7 +30,7 @@ def read_binary(name: str, datatype: str, shape: tuple[int, ...], data: memoryvi
     if remainder:
         raise InvalidRequest(
             f"inference input '{name[:100]}' has {len(data)} bytes, which is not a whole number "
-            f"of {datatype} elements",
+            f"of {datatype} elements: send {dtype.itemsize} bytes for each",
             param="inputs",
         )
     check_count(name, shape, count)
