@@ -80,7 +80,7 @@ ROUTES: tuple[Route[Any], ...] = (
     *docs.ROUTES,
     *kserve.ROUTES,
 )
-MakeStreams = Callable[[Settings, Tenants, Callable[[], float]], Streams]
+MakeStreams = Callable[[Settings, Tenants, Clocks], Streams]
 
 
 class Application:
@@ -210,7 +210,7 @@ class Application:
             *responses_api.mount(tasks.complete, tenants, settings.sse_ping_seconds),
         ]
         self._hot = {route.path: endpoint for route, endpoint in hot}
-        self.streams = self._make_streams(settings, tenants, self._clocks.monotonic)
+        self.streams = self._make_streams(settings, tenants, self._clocks)
         self.lifecycle.repository.on_end.extend((self.streams.end, self.constraints.end))
         by_task = {endpoint.task: endpoint for _, endpoint in endpoints}
         context = Context(self.streams, catalogue, tenants, limits, tasks, by_task)
