@@ -20,7 +20,6 @@ from typing import Any
 
 import pytest
 
-from sruserve.server.engine import engine
 from tests.server.conftest import Serve
 
 Work = Callable[[int], object]
@@ -61,17 +60,18 @@ def profiled(
     engines do not report in between, and the server's loops do not tick.
     """
     before = threading.getprofile()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine, "_SHORT_SECONDS", math.inf)
-        patch.setattr(engine, "REPORT_SECONDS", 3600)
-        threading.setprofile(see)
-        try:
-            with serve("question", "characters", **settings) as (client, _):
-                address = client.base_url.host, client.base_url.port or 0
-                with socket.create_connection(address, 60) as line, without_ticks():
-                    yield OneWriteClient(line)
-        finally:
-            threading.setprofile(before)
+    threading.setprofile(see)
+    try:
+        with serve("question", "characters", **settings) as (client, application):
+            catalogue = application.lifecycle.catalogue
+            for name in catalogue:
+                engine = catalogue.with_states(name).engine
+                engine.short_seconds, engine.report_seconds = math.inf, 3600
+            address = client.base_url.host, client.base_url.port or 0
+            with socket.create_connection(address, 60) as line, without_ticks():
+                yield OneWriteClient(line)
+    finally:
+        threading.setprofile(before)
 
 
 @contextmanager
