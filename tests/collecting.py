@@ -18,7 +18,7 @@ _TIMEOUT_SECONDS = 120.0  # the first may have been killed
 
 
 @contextmanager
-def first_alone(config: pytest.Config) -> Iterator[None]:
+def first_alone(config: pytest.Config, timeout_seconds: float = _TIMEOUT_SECONDS) -> Iterator[None]:
     """Let the first process collect before the others, if tests have to be compiled."""
     worker = getattr(config, "workerinput", {}).get("workerid")
     if worker is None or is_compiled() or sys.dont_write_bytecode:
@@ -31,7 +31,7 @@ def first_alone(config: pytest.Config) -> Iterator[None]:
         finally:
             done.touch()
     else:
-        wait_for(done, _TIMEOUT_SECONDS)
+        wait_for(done, timeout_seconds)
         yield
 
 

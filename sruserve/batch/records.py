@@ -14,7 +14,7 @@ from sruserve.server.json_limits import PARTS, JsonBounds, json_excess
 
 # They keep the memory of a line below half a gigabyte.
 _JSON_BOUNDS = JsonBounds(containers=1 << 18, values=1 << 22, digits=MAX_LINE_BYTES)
-_MAX_ROW_PARTS = 1 << 20  # commas and lines of a row of CSV: it has no more fields
+_MAX_ROW_PARTS = 1 << 20
 _TEXT_COLUMNS = ("text", "input", "prompt")
 
 
@@ -66,6 +66,7 @@ def records(
     source: Source,
     format: Format,  # noqa: A002
     column: str | None,
+    max_row_parts: int = _MAX_ROW_PARTS,
 ) -> Iterator[Record | Texts]:
     """Yield the records of an input in their order; blank lines of JSON and CSV are skipped.
 
@@ -73,17 +74,18 @@ def records(
 
     column: the column of CSV with the text, or the field of JSON objects; None: a column `text`,
     `input` or `prompt`, or the only one; whole JSON values.
+    max_row_parts: commas and lines of a row of CSV, which has no more fields.
 
     Raises `InputError` for CSV without that column.
     """
     if format is Format.CSV:
-        yield from _rows(source, column)
+        yield from _rows(source, column, max_row_parts)
         return
     together = format is Format.LINES
     for lines in source.blocks() if together else source:
         number = source.line
         if lines is None:
-            yield Record(number, problem=f"the line has more than {MAX_LINE_BYTES:,} bytes")
+            yield Record(number, problem=f"the line has more than {source.max_line_bytes:,} bytes")
         elif together:
             yield _texts(number, lines)
         elif not lines.isspace():
@@ -117,9 +119,9 @@ def _json(number: int, line: bytes, column: str | None) -> Record:
     return Record(number, value[column])
 
 
-def _rows(source: Source, column: str | None) -> Iterator[Record]:
-    csv.field_size_limit(MAX_LINE_BYTES)
-    lines = _RowLines(source)
+def _rows(source: Source, column: str | None, max_row_parts: int) -> Iterator[Record]:
+    csv.field_size_limit(source.max_line_bytes)
+    lines = _RowLines(source, max_row_parts)
     rows = csv.reader(lines)
     place: int | None = None
     while True:
@@ -148,8 +150,9 @@ class _RowLines:
     It is no generator, which would end with its first error.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, max_row_parts: int) -> None:
         self._source, self._lines = source, iter(source)
+        self._max_bytes, self._max_parts = source.max_line_bytes, max_row_parts
         self.begin_row()
 
     def begin_row(self) -> None:
@@ -163,13 +166,14 @@ class _RowLines:
         line = next(self._lines)
         if line is None:
             raise InputError(
-                f"a line has more than {MAX_LINE_BYTES:,} bytes: split it into several lines"
+                f"a line has more than {self._max_bytes:,} bytes: split it into several lines"
             )
         self._bytes += len(line)
         self._parts += line.count(b",") + 1
-        if self._bytes > MAX_LINE_BYTES or self._parts > _MAX_ROW_PARTS:
+        if self._bytes > self._max_bytes or self._parts > self._max_parts:
             raise InputError(
-                f"it has more than {MAX_LINE_BYTES:,} bytes, or {_MAX_ROW_PARTS:,} commas and lines"
+                f"it has more than {self._max_bytes:,} bytes, or {self._max_parts:,} commas and "
+                "lines"
             )
         return line.decode("utf-8-sig" if self._source.line == 1 else "utf-8", "surrogateescape")
 

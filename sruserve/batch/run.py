@@ -49,6 +49,7 @@ class Run:
     records: those of `source` that are still to be answered. made_of: see `Progress`.
     journal: None for an output that cannot be continued.
     advance: called with the number of the input's bytes that are done.
+    max_size: of the lines in flight; see `Entry`.
     """
 
     def __init__(
@@ -61,7 +62,9 @@ class Run:
         made_of: dict[str, str],
         journal: Journal | None = None,
         advance: Callable[[int], None] = lambda _: None,
+        max_size: int = _MAX_SIZE,
     ) -> None:
+        self._max_size = max_size
         self._model, self._source, self._records = model, source, records
         self._asking = Asking(model)
         self._reader, self._sink, self._made_of = reader, sink, made_of
@@ -119,7 +122,7 @@ class Run:
             self._write(group, answers)
         flying = [group for group, _ in self._flying]
         read = list[Group]()
-        while _has_room([*flying, *read]):
+        while self._has_room([*flying, *read]):
             following = next(self._groups, None)
             if following is None:
                 break
@@ -179,16 +182,15 @@ class Run:
         if group.progress.digest:
             self._record(group.progress)
 
+    def _has_room(self, groups: Sequence[Group]) -> bool:
+        """Whether more than these groups may be in flight."""
+        lines = sum(len(group.entries) for group in groups)
+        size = sum(group.size for group in groups)
+        return (len(groups) < _GROUPS or lines < _LINES) and size < self._max_size
+
     def _record(self, progress: Progress, now: bool = False) -> None:
         if self._journal is not None:
             self._journal.write(progress, now)
-
-
-def _has_room(groups: Sequence[Group]) -> bool:
-    """Whether more than these groups may be in flight."""
-    lines = sum(len(group.entries) for group in groups)
-    size = sum(group.size for group in groups)
-    return (len(groups) < _GROUPS or lines < _LINES) and size < _MAX_SIZE
 
 
 def _have_one_key(entries: Sequence[Entry]) -> bool:

@@ -11,13 +11,18 @@ from sruserve.compression.range_coder import RangeDecoder, RangeEncoder
 
 _TOKEN, _LITERAL = 0, 1
 _BYTES = 256
-_FOREIGN_BITS = 4.0  # of a byte: from here on, counts of bytes may foresee more than the model
+FOREIGN_BITS = 4.0  # of a byte: from here on, counts of bytes may foresee more than the model
 
 
-def encode_block(data: bytes, alphabet: Alphabet, predictor: Predictor) -> Block:
-    """Encode a part of a file: with the ids of a text in it, or as literal bytes alone."""
+def encode_block(
+    data: bytes, alphabet: Alphabet, predictor: Predictor, foreign_bits: float = FOREIGN_BITS
+) -> Block:
+    """Encode a part of a file: with the ids of a text in it, or as literal bytes alone.
+
+    foreign_bits: of a byte, above which literal bytes alone are tried, too.
+    """
     code, scores = _encode(alphabet.symbols(data), predictor)
-    if 8 * len(code) > _FOREIGN_BITS * len(data):
+    if 8 * len(code) > foreign_bits * len(data):
         code, scores = min((code, scores), _encode(literals(data), predictor), key=_length)
     return Block(len(data), code, checksum(data), scores.to_bytes(CHECKSUM_BYTES))
 

@@ -11,12 +11,12 @@ from sruserve.compression.compress import Sizes
 from sruserve.compression.container import Block, Reader, read_block, read_end
 from sruserve.compression.errors import TooLongError
 from sruserve.compression.header import Header
-from sruserve.compression.predictor import Predictor
+from sruserve.compression.predictor import MAX_LANES, Predictor
 from sruserve.model.folder import Model
 
 # A file of n bytes could state 10,000 n, and a second decodes some 10,000. A text has about 4 n.
 _USUAL_RATIO, _SHORT_BYTES = 64, 1 << 20
-_STEPS = 256  # of blocks side by side, between two reports of the progress
+_REPORT_STEPS = 256  # of blocks side by side, between two reports of the progress
 
 
 def decompress(
@@ -27,6 +27,9 @@ def decompress(
     any_build: bool = False,
     advance: Callable[[int], None] = lambda _: None,
     max_bytes: int | None = None,
+    *,
+    max_lanes: int = MAX_LANES,
+    report_steps: int = _REPORT_STEPS,
 ) -> Sizes:
     """Write the original of a compressed file, of which `header` was read.
 
@@ -34,18 +37,21 @@ def decompress(
     bits of scores: checksums say whether the original comes out.
     advance: called with the bytes of the file that are done.
     max_bytes: of the original; None: `usual_bytes` of the file.
+    max_lanes: blocks that are decoded side by side.
+    report_steps: of these blocks, between two calls of `advance`.
 
     Raises `OtherBuildError`; `TooLongError` before it decodes a block that is too much;
     `DamagedFileError` or `DifferentBitsError` before it writes a byte of that block, or at the end;
     and `UnfitModelError`. Memory does not depend on the file's size.
     """
     header.check(model, any_build)
-    predictor, alphabet = Predictor(model), Alphabet(model)
+    predictor, alphabet = Predictor(model, max_lanes=max_lanes), Alphabet(model)
     size, digest, before = 0, hashlib.sha256(), source.bytes
     blocks = iter(lambda: read_block(source), None)
     while batch := list(islice(blocks, predictor.lanes)):
         _check_size(size + sum(block.size for block in batch), source.bytes, max_bytes)
-        for decoder in _decoded(batch, predictor, alphabet, source.bytes - before, advance):
+        length = source.bytes - before
+        for decoder in _decoded(batch, predictor, alphabet, length, advance, report_steps):
             data = decoder.finish(check_scores=not any_build)
             target.write(data)
             digest.update(data)
@@ -76,6 +82,7 @@ def _decoded(
     alphabet: Alphabet,
     length: int,
     advance: Callable[[int], None],
+    report_steps: int,
 ) -> list[BlockDecoder]:
     """Decode blocks side by side. length: their bytes in the file, which `advance` gets."""
     stated, reported = sum(block.size for block in blocks), 0
@@ -89,7 +96,7 @@ def _decoded(
         if known:
             lanes.advance(known)
         step += 1
-        if step % _STEPS == 0:
+        if step % report_steps == 0:
             done = length * sum(each.decoded for each in decoders) // stated
             advance(done - reported)
             reported = done

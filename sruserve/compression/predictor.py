@@ -16,10 +16,10 @@ from sruserve.model.folder import Model
 
 Interval = tuple[int, int, int]  # arguments of `RangeEncoder.encode`
 
-_PASS_STEPS = 4096  # of a block that are read in one pass
+PASS_STEPS = 4096  # of a block that are read in one pass
 _SCORES = 1 << 20  # whose frequencies are computed at a time: about 40 MB
 _STATE_BYTES = 256 << 20  # of all lanes
-_MAX_LANES = 64
+MAX_LANES = 64
 
 
 class Predictor:
@@ -30,9 +30,14 @@ class Predictor:
 
     Raises `UnfitModelError` for a model that generates no text, cannot stream, or whose results
     depend on how an input is split.
+
+    max_lanes: blocks side by side. pass_steps: of a block that are read in one pass.
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(
+        self, model: Model, *, max_lanes: int = MAX_LANES, pass_steps: int = PASS_STEPS
+    ) -> None:
+        self._pass_steps = pass_steps
         network = model.network
         if model.config.task != "generate" or model.config.vocab_size is None:
             raise UnfitModelError(
@@ -53,7 +58,7 @@ class Predictor:
         frame = None if model.codec is None else model.codec.frame
         prefix = np.zeros(0, np.int64) if frame is None else frame.prefix
         self._prefix = torch.from_numpy(np.array(prefix, np.int64))
-        self.lanes = max(1, min(_MAX_LANES, _STATE_BYTES // max(1, network.state_bytes)))
+        self.lanes = max(1, min(max_lanes, _STATE_BYTES // max(1, network.state_bytes)))
         self.lanes = max(1, min(self.lanes, 8 * _SCORES // self.ids))
 
     def read(self, ids: Integers) -> "BlockReading":
@@ -67,8 +72,8 @@ class Predictor:
             yield self._unknown(1)
         states = self.zero_states(1)
         skipped = max(0, len(self._prefix) - 1)  # steps that foresee the prefix
-        for first in range(0, len(known), _PASS_STEPS):
-            inputs = known[first : first + _PASS_STEPS]
+        for first in range(0, len(known), self._pass_steps):
+            inputs = known[first : first + self._pass_steps]
             hidden = self._network.hidden(inputs, single(states, len(inputs)))
             yield from self._scores(hidden[max(0, skipped - first) :])
 

@@ -36,6 +36,7 @@ class InputGraphs:
         must not depend on the number of rows and sequences, nor on rows past the last offset.
     device: that of the graphs' memory.
     max_rows: of all graphs together, to which their memory is proportional.
+    max_graphs: at a time. max_captures: in all.
 
     The graph that was used longest ago makes room for a new one. A capture that fails is the last
     one: its batch has been computed by then, and all others run without a graph.
@@ -47,9 +48,13 @@ class InputGraphs:
         device: torch.device,
         max_rows: int,
         recorder: GraphBackend,
+        *,
+        max_graphs: int = MAX_GRAPHS,
+        max_captures: int = MAX_CAPTURES,
     ) -> None:
         self._run, self._device, self._recorder = run, device, recorder
-        self._max_rows, self._captures_left = max_rows, MAX_CAPTURES
+        self._max_rows, self._captures_left = max_rows, max_captures
+        self._max_graphs = max_graphs
         self._buckets: OrderedDict[Key, _Bucket] = OrderedDict()  # the last used one at the end
         self._uses: Counter[Key] = Counter()
 
@@ -77,7 +82,7 @@ class InputGraphs:
     def _is_frequent(self, key: Key) -> bool:
         if not self._captures_left:
             return False
-        if len(self._uses) > 16 * MAX_GRAPHS:
+        if len(self._uses) > 16 * self._max_graphs:
             self._uses.clear()
         self._uses[key] += 1
         return self._uses[key] > USES_BEFORE_CAPTURE
@@ -115,7 +120,7 @@ class InputGraphs:
     def _make_room(self, rows: int) -> None:
         """Drop graphs until one of so many rows fits; waits for those that may still run."""
         while self._buckets and (
-            len(self._buckets) >= MAX_GRAPHS
+            len(self._buckets) >= self._max_graphs
             or sum(key[0] for key in self._buckets) + rows > self._max_rows
         ):
             self._recorder.mark()()

@@ -90,7 +90,7 @@ def _document() -> Json:
 
 
 ROUTES: tuple[Route[Any], ...] = (*v1_routes.routes(), *_OTHER_ROUTES)
-MakeStreams = Callable[[Settings, Tenants, Callable[[], float]], Streams]
+MakeStreams = Callable[[Settings, Tenants, Clocks], Streams]
 
 
 class Application:
@@ -220,7 +220,7 @@ class Application:
             *responses_api.mount(tasks[CompleteTask], tenants, settings.sse_ping_seconds),
         ]
         self._hot = {route.path: endpoint for route, endpoint in hot}
-        self.streams = self._make_streams(settings, tenants, self._clocks.monotonic)
+        self.streams = self._make_streams(settings, tenants, self._clocks)
         self.lifecycle.repository.on_end.extend((self.streams.end, self.constraints.end))
         by_task = {endpoint.task: endpoint for _, endpoint in endpoints}
         context = Context(self.streams, catalogue, tenants, limits, tasks, by_task)

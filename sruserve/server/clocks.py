@@ -9,8 +9,8 @@ from dataclasses import dataclass
 class Clocks:
     """Two clocks, in seconds.
 
-    monotonic: never decreases; for the tenants' rates and for streams in memory.
-    epoch: since 1970; for state tokens, which other servers read.
+    monotonic: never decreases; for the tenants' rates, and the ends of streams in memory.
+    epoch: since 1970; for state tokens and streams, of which clients and other servers read times.
     """
 
     monotonic: Callable[[], float] = time.monotonic

@@ -43,6 +43,7 @@ class Pulse:
         finishes no step.
     beat: reports outside the event loop that it runs.
     end: makes the process drain and end.
+    clock: monotonic seconds. beat_seconds: between two beats.
     failed: whether `end` was called.
     """
 
@@ -51,8 +52,12 @@ class Pulse:
         timeout_seconds: float,
         beat: Callable[[], None],
         end: Callable[[], None] = lambda: signal.raise_signal(signal.SIGTERM),
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        beat_seconds: float = LOOK_SECONDS,
     ) -> None:
         self.failed = False
+        self._clock, self._beat_seconds = clock, beat_seconds
         self._timeout_seconds = timeout_seconds
         self._beat, self._end = beat, end
         self._task: asyncio.Task[None] | None = None
@@ -69,9 +74,9 @@ class Pulse:
     ) -> None:
         while True:
             self._beat()
-            self.look(watched(), time.monotonic())
+            self.look(watched(), self._clock())
             report()
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(self._beat_seconds)
 
     def look(self, watched: Iterable[Watched], now: float) -> None:
         """Check that all components work; end the process if one has failed for too long."""
@@ -92,17 +97,28 @@ class Pulse:
 
 class Watchdog:
     """Ends a process whose event loop gives no sign of life. Several workers have a supervisor
-    instead."""
+    instead.
 
-    def __init__(self, timeout_seconds: float) -> None:
+    clock: monotonic seconds. wait: waits for so many seconds. end: ends the process with a code.
+    """
+
+    def __init__(
+        self,
+        timeout_seconds: float,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], None] = time.sleep,
+        end: Callable[[int], object] = exit_now,
+    ) -> None:
         self._timeout_seconds = timeout_seconds
+        self._clock, self._wait, self._end = clock, wait, end
         self._silence: Silence
         self._watches = self._logged = False
 
     def beat(self) -> None:
         """Report that the event loop runs. The first beat starts the watching thread."""
         if not self._watches:
-            self._silence = Silence(time.monotonic())
+            self._silence = Silence(self._clock())
             self._start()
         self._silence.sign_of_life()
 
@@ -118,7 +134,7 @@ class Watchdog:
             self._watches = True
 
     def _run(self) -> None:
-        while self._silence.look(time.monotonic()) <= self._timeout_seconds:
-            time.sleep(LOOK_SECONDS)
+        while self._silence.look(self._clock()) <= self._timeout_seconds:
+            self._wait(LOOK_SECONDS)
         log.critical("the event loop gives no sign of life: ending")
-        exit_now(FAILED)
+        self._end(FAILED)

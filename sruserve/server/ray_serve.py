@@ -4,7 +4,6 @@ Ray's proxy sends each request to any replica. No stream needs the same one twic
 travels with its requests, or is in Redis. Needs the extra `ray`.
 """
 
-from collections.abc import Callable
 from typing import Any, cast
 
 import ray
@@ -12,6 +11,7 @@ from ray import serve
 
 from sruserve.server.app import Application
 from sruserve.server.auth import Tenants
+from sruserve.server.clocks import Clocks
 from sruserve.server.logs.config import set_up_own_logging
 from sruserve.server.settings import Settings, SettingsError, load_settings, variable_name
 from sruserve.server.streams.opening import create_streams
@@ -56,10 +56,10 @@ def create_replica() -> Application:
     return Application(replica_settings(settings, cpus), make_streams=_make_streams)
 
 
-def _make_streams(settings: Settings, tenants: Tenants, monotonic: Callable[[], float]) -> Streams:
+def _make_streams(settings: Settings, tenants: Tenants, clocks: Clocks) -> Streams:
     """Hold streams in Redis or, as with several workers, not at all."""
     shared = settings.model_copy(update={"workers": max(2, settings.workers)})
-    return create_streams(shared, tenants, monotonic)
+    return create_streams(shared, tenants, clocks)
 
 
 @serve.deployment(

@@ -22,10 +22,12 @@ def run(
     task: str | None = None,
     options: Mapping[str, Any] | None = None,
     column: str | None = None,
+    max_row_parts: int = 1 << 20,
+    **bounds: int,
 ) -> None:
-    """Answer lines, from where the output ends; its errors are beside it."""
-    source = Source(io.BytesIO(content))
-    lines = records(source, Format(format), column)
+    """Answer lines, from where the output ends; its errors are beside it. bounds: of `Source`."""
+    source = Source(io.BytesIO(content), **bounds)
+    lines = records(source, Format(format), column, max_row_parts)
     reader = EntryReader(task or model.served.model.config.task, model.served.name, options or {})
     made_of = {"model": model.served.model.digest}
     written, journal, before = open_output(output, made_of)

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from sruserve.api.local_model import LocalModel
 from sruserve.batch import output as outputs
-from sruserve.batch import source as sources
 from sruserve.batch.answers import Answer
 from sruserve.batch.entries import EntryReader
 from sruserve.batch.errors import ChangedError
@@ -52,14 +51,11 @@ def test_lines_of_text_are_answered_once_however_they_are_read_together(
     local: Local, tmp_path_factory: pytest.TempPathFactory, content: bytes, kills: list[int]
 ) -> None:
     folder, model = tmp_path_factory.mktemp("lines"), local("question")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sources, "BLOCK_LINES", 1)
-        run(model, content, folder / "alone", "lines")
-        patch.setattr(sources, "BLOCK_LINES", 4)
-        for left in kills:
-            with killed_after(left):
-                run(model, content, folder / "out", "lines")
-        run(model, content, folder / "out", "lines")
+    run(model, content, folder / "alone", "lines", first_lines=1)
+    for left in kills:
+        with killed_after(left):
+            run(model, content, folder / "out", "lines", first_lines=4)
+    run(model, content, folder / "out", "lines", first_lines=4)
     for suffix in ("", ".errors"):
         alone, together = (folder / f"{name}{suffix}" for name in ("alone", "out"))
         assert alone.exists() == together.exists()
@@ -104,9 +100,8 @@ def test_a_run_that_is_killed_anywhere_ends_as_one_that_is_not(
 ) -> None:
     folder, model = tmp_path_factory.mktemp("runs"), local("question")
     for left in kills:
-        with pytest.MonkeyPatch.context() as patch, killed_after(left):
-            patch.setattr(sources, "BLOCK_LINES", group)
-            run(model, LINES, folder / "out")
+        with killed_after(left):
+            run(model, LINES, folder / "out", first_lines=group)
     run(model, LINES, folder / "out")
     for suffix in ("", ".errors"):
         expected = uninterrupted.with_name(uninterrupted.name + suffix).read_bytes()

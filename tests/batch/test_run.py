@@ -18,7 +18,6 @@ from openai.types import Completion, CreateEmbeddingResponse
 from sruserve.api.local_model import LocalModel, make_request
 from sruserve.api.local_settings import local_settings
 from sruserve.batch import asking
-from sruserve.batch import records as record_lines
 from sruserve.batch import run as running
 from sruserve.batch import source as sources
 from sruserve.batch.answers import Answer, answer
@@ -267,23 +266,19 @@ def test_a_field_of_json_objects_may_be_the_text_alone(local: Local, tmp_path: P
     assert errors(tmp_path / "out")[0]["reason"] == "the line has no field 'q'"
 
 
-def test_a_line_that_is_too_long_is_wrong_and_never_in_memory(
-    local: Local, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sources, "MAX_LINE_BYTES", 100)
-    monkeypatch.setattr(sources, "_PART", 10)
+def test_a_line_that_is_too_long_is_wrong_and_never_in_memory(local: Local, tmp_path: Path) -> None:
+    bounds: dict[str, Any] = {"max_line_bytes": 100, "part_bytes": 10}
     content = b"who\n" + b"x" * 5000 + b"\nwhat\n" + b"y" * 99 + b"\n" + b"z" * 500
-    run(local("question"), content, tmp_path / "out", "lines")
+    run(local("question"), content, tmp_path / "out", "lines", **bounds)
     assert [each["line"] for each in answers(tmp_path / "out")] == [1, 3, 4]
     assert [each["line"] for each in errors(tmp_path / "out")] == [2, 5]
 
 
 def test_rows_of_csv_after_a_line_that_is_too_long_are_answered(
-    local: Local, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    local: Local, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(sources, "MAX_LINE_BYTES", 100)
     content = b'text\nwho\n"' + b"x" * 500 + b'"\nwhat\nwhen\n'
-    run(local("question"), content, tmp_path / "out", "csv")
+    run(local("question"), content, tmp_path / "out", "csv", max_line_bytes=100)
     assert [each["line"] for each in answers(tmp_path / "out")] == [2, 4, 5]
     (error,) = errors(tmp_path / "out")
     assert error["line"] == 3
@@ -291,17 +286,16 @@ def test_rows_of_csv_after_a_line_that_is_too_long_are_answered(
 
 
 def test_a_row_of_csv_that_never_ends_is_wrong_and_never_in_memory(
-    local: Local, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    local: Local, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(record_lines, "_MAX_ROW_PARTS", 20)
+    few: Any = {"format": "csv", "max_row_parts": 20}
     endless = b'"' + b'\nab","' * 30  # a quoted field ends and begins anew on each line
-    run(local("question"), b"text\nwho\n" + endless + b'"\nwhat\n', tmp_path / "out", "csv")
+    run(local("question"), b"text\nwho\n" + endless + b'"\nwhat\n', tmp_path / "out", **few)
     assert answers(tmp_path / "out")[0]["line"] == 2
     reasons = [each["reason"] for each in errors(tmp_path / "out")]
     assert any("or 20 commas and lines" in reason for reason in reasons)
-    monkeypatch.setattr(record_lines, "MAX_LINE_BYTES", 100)
     long = b'"' + b"x\n" * 15 + b'"'
-    run(local("question"), b"text\nwho\n" + long, tmp_path / "lines", "csv")
+    run(local("question"), b"text\nwho\n" + long, tmp_path / "lines", max_line_bytes=100, **few)
     assert len(answers(tmp_path / "lines")) == 2
 
 
@@ -350,11 +344,11 @@ def test_few_lines_are_read_ahead_of_those_that_are_answered(
         return []
 
     monkeypatch.setattr(asking, "answer", blocked)
-    if max_size is not None:
-        monkeypatch.setattr(running, "_MAX_SIZE", max_size)
     reader = EntryReader(task, model.served.name, {})
     sink = StandardOutput(io.BytesIO(), io.BytesIO())
-    work = running.Run(model, source, records(source, Format.LINES, None), reader, sink, {})
+    lines_of = records(source, Format.LINES, None)
+    limits: dict[str, Any] = {} if max_size is None else {"max_size": max_size}
+    work = running.Run(model, source, lines_of, reader, sink, {}, **limits)
 
     async def read() -> None:
         running_task = asyncio.create_task(work())

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, processors
 from torch import Tensor
 
-from sruserve.compression import block_coder, predictor
 from sruserve.compression.compress import compress
 from sruserve.compression.container import Reader
 from sruserve.compression.decompress import decompress
@@ -44,15 +43,14 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Model:
     return random_model(tmp_path_factory.mktemp("models") / "small")
 
 
-@pytest.fixture(autouse=True)
-def by_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let models with random weights compress, although counts of bytes would do it better."""
-    monkeypatch.setattr(block_coder, "_FOREIGN_BITS", inf)
+def by_model(model: Model, data: bytes, *block_bytes: int, **options: Any) -> bytes:
+    """A file that a model has compressed, although counts of bytes may do it better."""
+    return compressed(model, data, *block_bytes, foreign_bits=inf, **options)
 
 
 @given(data=st.binary(max_size=600) | st.text(max_size=300).map(str.encode))
 def test_any_bytes_come_back(small: Model, data: bytes) -> None:
-    assert decompressed(small, compressed(small, data, 64)) == data
+    assert decompressed(small, by_model(small, data, 64)) == data
 
 
 @pytest.mark.parametrize("kind", ["byte level", "metaspace first", "llama", "word piece", "ids"])
@@ -63,7 +61,7 @@ def test_files_come_back_with_any_vocabulary(tmp_path: Path, kind: str) -> None:
         described = {"vocabulary": content, "vocab_size": trained(kind).get_vocab_size()}
     model = random_model(tmp_path / "m", **described)
     data = TEXT + bytes(range(256)) + "日本 é\r\n".encode() * 40
-    assert decompressed(model, compressed(model, data, 256)) == data
+    assert decompressed(model, by_model(model, data, 256)) == data
 
 
 @pytest.mark.parametrize(
@@ -82,7 +80,7 @@ def test_files_come_back_from_other_families(
 ) -> None:
     model = random_model(tmp_path / "m", model_type=family, **options)
     data = TAIL[:3000]
-    assert decompressed(model, compressed(model, data, 200)) == data
+    assert decompressed(model, by_model(model, data, 200)) == data
 
 
 @pytest.mark.parametrize(
@@ -101,13 +99,13 @@ def test_files_come_back_from_other_heads_and_dtypes(
 ) -> None:
     model = random_model(tmp_path / "m", dtype=dtype, head=HeadConfig(**head))
     data = TAIL[:2000]
-    assert decompressed(model, compressed(model, data, 150)) == data
+    assert decompressed(model, by_model(model, data, 150)) == data
 
 
 def test_files_come_back_from_int8_weights(tmp_path: Path) -> None:
     _, model = quantize(ROOT / "sruserve/demo/shakespeare", tmp_path / "small", "int8")
     data = TAIL[:2000]
-    file = compressed(model, data, 200)
+    file = by_model(model, data, 200)
     assert len(file) < len(data) / 2
     assert decompressed(model, file) == data
 
@@ -135,7 +133,7 @@ def test_a_block_begins_with_the_ids_that_the_tokenizer_puts_before_a_text(
         return own(inputs, *rest)
 
     monkeypatch.setattr(model.network, "hidden", noted)
-    file = compressed(model, TEXT, 300)
+    file = by_model(model, TEXT, 300)
     assert all(ids[:2] == [begin[0][1]] * 2 for ids in read)
     assert decompressed(model, file) == TEXT
 
@@ -147,26 +145,23 @@ def test_a_text_takes_as_many_bits_as_the_model_scores_it_with(shakespeare: Mode
     hidden = network.hidden(ids[:-1], single(network.layout.allocate(1), len(ids) - 1))
     scores = network.log_probs(network.logits(hidden)).gather(1, ids[1:, None])
     bits = float(-scores.double().sum()) / log(2)
-    more = 8 * len(compressed(shakespeare, data, 1 << 16)) - bits
+    more = 8 * len(by_model(shakespeare, data, 1 << 16)) - bits
     assert 0 < more < 8 * 330  # the head, the end and the first character
 
 
 def test_blocks_and_lanes_of_any_number_give_the_same_file(
-    shakespeare: Model, monkeypatch: pytest.MonkeyPatch
+    shakespeare: Model,
 ) -> None:
     data = TAIL[:700]
-    file = compressed(shakespeare, data, 128)
+    file = by_model(shakespeare, data, 128)
     for lanes in (1, 3, 64):
-        monkeypatch.setattr(predictor, "_MAX_LANES", lanes)
-        assert decompressed(shakespeare, file) == data
-    monkeypatch.setattr(predictor, "_PASS_STEPS", 7)
-    assert compressed(shakespeare, data, 128) == file
+        assert decompressed(shakespeare, file, max_lanes=lanes) == data
+    assert by_model(shakespeare, data, 128, pass_steps=7) == file
 
 
 def test_random_bytes_grow_by_a_twentieth_at_most(
-    small: Model, monkeypatch: pytest.MonkeyPatch
+    small: Model,
 ) -> None:
-    monkeypatch.undo()
     data = bytes(torch.randint(256, (20_000,), generator=torch.Generator().manual_seed(0)).tolist())
     assert len(compressed(small, data)) < 1.05 * len(data) + 500
 
@@ -175,7 +170,7 @@ def test_one_score_that_differs_in_its_last_bit_is_noticed(
     small: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = TAIL[:400].replace(b"\n", b" ")
-    file = compressed(small, data)
+    file = by_model(small, data)
     own, calls = Network.logits, []
 
     def inexact(self: Network, hidden: Tensor) -> Tensor:
@@ -195,7 +190,7 @@ def test_one_score_that_differs_in_its_last_bit_is_noticed(
 def test_a_network_whose_results_depend_on_the_split_cannot_decompress(
     small: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = compressed(small, TAIL[:2000])
+    file = by_model(small, TAIL[:2000])
     own = Network.hidden
 
     def inexact(
@@ -252,20 +247,17 @@ def fill_free_lists() -> None:
     _ = [tuple(range(size)) for size in range(1, 21) for _ in range(2000)]
 
 
-def test_memory_does_not_grow_with_the_file(
-    small: Model, tmp_path: Path, traced: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(predictor, "_MAX_LANES", 4)
-
+def test_memory_does_not_grow_with_the_file(small: Model, tmp_path: Path, traced: None) -> None:
     def peak(size: int) -> int:
         fill_free_lists()
         with (tmp_path / "file").open("wb") as target:
             before = tracemalloc.get_traced_memory()[0]
             tracemalloc.reset_peak()
-            compress(Endless(size), target, small, 512)  # type: ignore[arg-type]
+            endless: Any = Endless(size)
+            compress(endless, target, small, 512, foreign_bits=inf)
         with (tmp_path / "file").open("rb") as source, (tmp_path / "back").open("wb") as target:
             reader = Reader(source)
-            decompress(reader, target, read_header(reader), small)
+            decompress(reader, target, read_header(reader), small, max_lanes=4)
         assert (tmp_path / "back").stat().st_size == size
         return tracemalloc.get_traced_memory()[1] - before
 

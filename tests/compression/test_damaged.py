@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sruserve.compression import block_coder, decompress
+from sruserve.compression import decompress
 from sruserve.compression.container import MAX_BLOCK_BYTES, Block, Reader, checksum, write_block
 from sruserve.compression.errors import (
     CompressionError,
@@ -68,15 +68,16 @@ def test_a_file_that_states_too_much_is_refused_before_any_of_it_is_decoded(
 
 
 def test_progress_is_told_while_blocks_are_decoded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(block_coder, "_FOREIGN_BITS", 100.0)  # ids, although the model is random
-    monkeypatch.setattr(decompress, "_STEPS", 8)
     model = random_model(tmp_path / "m", vocabulary=PRINTABLE)
-    file, advances = compressed(model, TEXT, 128), list[int]()
+    # ids, although the model is random
+    file, advances = compressed(model, TEXT, 128, foreign_bits=100.0), list[int]()
     source = Reader(io.BytesIO(file))
     header, begin = read_header(source), source.bytes
-    decompress.decompress(source, io.BytesIO(), header, model, advance=advances.append)
+    decompress.decompress(
+        source, io.BytesIO(), header, model, advance=advances.append, report_steps=8
+    )
     assert len(advances) >= 128 // 8
     assert begin + sum(advances) == len(file) - 32  # but for the digest behind all blocks
 

@@ -96,10 +96,10 @@ def test_a_bucket_is_at_most_half_as_large_again_as_what_it_holds() -> None:
 class Launches:
     """A network whose work is one launch, in the stand-in for CUDA."""
 
-    def __init__(self, cuda: StandInCuda, max_rows: int = 1024) -> None:
+    def __init__(self, cuda: StandInCuda, max_rows: int = 1024, **bounds: int) -> None:
         self.cuda, self.fails_at, self.runs = cuda, 0, 0
         self.states = torch.zeros(20, WIDTH)
-        self.graphs = InputGraphs(self.run, CPU, max_rows, GraphRecorder(GPU))
+        self.graphs = InputGraphs(self.run, CPU, max_rows, GraphRecorder(GPU), **bounds)
 
     def run(self, inputs: Tensor, batch: RaggedBatch) -> Tensor:
         self.runs += 1
@@ -149,12 +149,8 @@ def test_the_graphs_used_longest_ago_make_room_after_their_replays_have_ended(
     assert running == [[], []]
 
 
-def test_graphs_are_few_and_captures_end_one_day(
-    cuda: StandInCuda, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(input_graphs, "MAX_GRAPHS", 2)
-    monkeypatch.setattr(input_graphs, "MAX_CAPTURES", 4)
-    network = Launches(cuda)
+def test_graphs_are_few_and_captures_end_one_day(cuda: StandInCuda) -> None:
+    network = Launches(cuda, max_graphs=2, max_captures=4)
     for rows in (32, 48, 64, 96, 128, 192):
         network.ask(rows, BEFORE)
         assert len(network.captured()) <= 2

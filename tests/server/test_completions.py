@@ -13,6 +13,7 @@ import pytest
 from sruserve.server.http.responses import CompletionReply
 from sruserve.server.repository.served_model import ServedModel
 from tests.server.conftest import CHARACTERS, Serve
+from tests.server.held_steps import Steps
 
 PROMPT = "To be, or not"
 
@@ -274,13 +275,19 @@ def test_harmless_openai_fields_are_taken(client: httpx.Client) -> None:
     complete(client, prompt="a", frequency_penalty=0, presence_penalty=0.0, logit_bias={})
 
 
-def test_a_silent_stream_is_kept_alive_with_comments(serve: Serve) -> None:
-    with serve("characters", sse_ping_seconds=0.002, flush_ms=40) as (client, _):
-        body = {"prompt": PROMPT, "max_tokens": 3000, "stream": True}
+def test_a_silent_stream_is_kept_alive_with_comments(serve: Serve, steps: Steps) -> None:
+    with serve("characters", sse_ping_seconds=0.01) as (client, application):
+        body = {"prompt": PROMPT, "max_tokens": 5, "stream": True}
+        steps.hold(application)
         with client.stream("POST", "/v1/completions", json=body) as reply:
-            text = reply.read().decode()
-    assert ": ping\n\n" in text
+            parts = reply.iter_text()
+            text = ""
+            while text.count(": ping\n\n") < 2:
+                text += next(parts)
+            steps.go_on()
+            text += "".join(parts)
     assert text.endswith("data: [DONE]\n\n")
+    assert set(text.split("\n\n")) > {": ping", "data: [DONE]"}
 
 
 def test_64_streams_at_once_each_give_the_text_they_give_alone(client: httpx.Client) -> None:

@@ -27,6 +27,7 @@ GIB = 1 << 30
 @pytest.fixture
 def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine of 16 cores: its control groups lie in `cgroup`, the process's are in `proc`."""
+    # stand-ins for files of the system
     monkeypatch.setattr(control_groups, "_PROC", tmp_path / "proc")
     monkeypatch.setattr(control_groups, "_MOUNTED", tmp_path / "cgroup")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))

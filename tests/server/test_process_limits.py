@@ -13,6 +13,7 @@ from sruserve.server.tasks.constraint_cache import ConstraintCache
 @pytest.fixture
 def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine without limits: its control groups lie in `cgroup`, the process's are in `proc`."""
+    # stand-ins for files of the system
     monkeypatch.setattr(control_groups, "_PROC", tmp_path / "proc")
     monkeypatch.setattr(control_groups, "_MOUNTED", tmp_path / "cgroup")
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from sruserve.server.pulse import Pulse, Watchdog
+from tests.server.hand_clock import HandClock
 
 
 @dataclass(eq=False)
@@ -99,24 +100,57 @@ def test_a_process_whose_event_loop_hangs_ends_with_a_reason() -> None:
     assert "no sign of life" in done.stderr
 
 
+class HandWatchdog:
+    """A watchdog that looks once after each beat, a second later; in a silence, one look follows
+    another.
+
+    looks: how many there were. over: set once it ends the process.
+    """
+
+    def __init__(self, timeout_seconds: float) -> None:
+        self.looks, self.over, self.clock = 0, threading.Event(), HandClock()
+        self._beaten, self._silent = threading.Event(), False
+        self._watchdog = Watchdog(
+            timeout_seconds, clock=self.clock, wait=self._wait, end=lambda _: self.over.set()
+        )
+
+    def beat(self) -> None:
+        self._watchdog.beat()
+        self._beaten.set()
+
+    def be_silent(self) -> None:
+        self._silent = True
+        self._beaten.set()
+
+    def _wait(self, seconds: float) -> None:
+        if not self._silent:
+            self._beaten.wait()
+            self._beaten.clear()
+        self.looks += 1
+        self.clock.now += seconds
+
+
 def test_the_silence_before_the_first_beat_does_not_count() -> None:
-    done = run(
-        "dog, now = Watchdog(1), time.monotonic() + 1000\n"
-        "time.monotonic = lambda: now\n"
-        "dog.beat()\n"
-        "time.sleep(0.5)"
-    )
-    assert done.returncode == 0, done.stderr
+    watchdog = HandWatchdog(8)
+    watchdog.clock.now += 1000
+    watchdog.beat()
+    watchdog.be_silent()
+    assert watchdog.over.wait(60)
+    assert watchdog.looks == 9
 
 
-def test_a_process_whose_event_loop_runs_does_not_end() -> None:
-    done = run(
-        "async def live():\n"
-        "    Pulse(8, Watchdog(8).beat).start(list)\n"
-        "    await asyncio.sleep(10)\n"
-        "asyncio.run(live())"
-    )
-    assert done.returncode == 0, done.stderr
+def test_a_process_ends_once_its_event_loop_runs_no_more() -> None:
+    watchdog = HandWatchdog(8)
+
+    async def run() -> None:
+        Pulse(8, watchdog.beat, beat_seconds=0).start(list)
+        while watchdog.looks < 40 and not watchdog.over.is_set():
+            await asyncio.sleep(0.001)
+
+    asyncio.run(run())
+    assert not watchdog.over.is_set()
+    watchdog.be_silent()
+    assert watchdog.over.wait(60)
 
 
 def test_a_watchdog_that_gets_no_thread_says_so_and_tries_again(

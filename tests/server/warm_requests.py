@@ -1,10 +1,11 @@
 """The requests whose cost is counted without a clock, and a server whose threads are profiled.
 
 What a request does must not depend on how fast the machine is, or counts would be of its load: it
-comes in one piece, and one thread is chosen for it. What the time calls for in between (ticks of
-the server, reports) is less than once a request, and so rounded away.
+comes in one piece, one thread is chosen for it, and nothing ticks while requests are counted. On a
+slow machine, the ten ticks a second of uvicorn alone are eight calls or more of each request.
 """
 
+import asyncio
 import json
 import math
 import socket
@@ -19,7 +20,6 @@ from typing import Any
 
 import pytest
 
-from sruserve.server.engine import engine
 from tests.server.conftest import Serve
 
 Work = Callable[[int], object]
@@ -56,21 +56,42 @@ def profiled(
 ) -> Iterator[OneWriteClient]:
     """A client of a server all of whose threads have `see` as their profiler.
 
-    However slow the machine is, the event loop answers a short request that is alone itself, and
-    engines do not report in between.
+    However slow the machine is, the event loop answers a short request that is alone itself,
+    engines do not report in between, and the server's loops do not tick.
     """
     before = threading.getprofile()
+    threading.setprofile(see)
+    try:
+        with serve("question", "characters", **settings) as (client, application):
+            catalogue = application.lifecycle.catalogue
+            for name in catalogue:
+                engine = catalogue.with_states(name).engine
+                engine.short_seconds, engine.report_seconds = math.inf, 3600
+            address = client.base_url.host, client.base_url.port or 0
+            with socket.create_connection(address, 60) as line, without_ticks():
+                yield OneWriteClient(line)
+    finally:
+        threading.setprofile(before)
+
+
+@contextmanager
+def without_ticks() -> Iterator[None]:
+    """Let no task end a sleep before the block ends, so that time alone calls nothing."""
+    sleepers: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
+    sleep = asyncio.sleep
+
+    async def sleep_on(seconds: float) -> None:
+        if seconds > 0:
+            sleepers.append((asyncio.get_running_loop(), woken := asyncio.Event()))
+            await woken.wait()
+        else:
+            await sleep(seconds)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine, "_SHORT_SECONDS", math.inf)
-        patch.setattr(engine, "REPORT_SECONDS", 3600)
-        threading.setprofile(see)
-        try:
-            with serve("question", "characters", **settings) as (client, _):
-                address = client.base_url.host, client.base_url.port or 0
-                with socket.create_connection(address, 60) as line:
-                    yield OneWriteClient(line)
-        finally:
-            threading.setprofile(before)
+        patch.setattr(asyncio, "sleep", sleep_on)
+        yield
+    for loop, woken in sleepers:
+        loop.call_soon_threadsafe(woken.set)
 
 
 def classifications(client: OneWriteClient) -> Work:

@@ -20,7 +20,7 @@ from sruserve.model.network import Network
 from sruserve.model.versions import ONNX_FILE, STEP_FILE
 
 FILES: dict[GraphKind, str] = {"sequence": ONNX_FILE, "step": STEP_FILE}
-_LARGEST_FILE = 2_000_000_000  # bytes: a protocol buffer ends at 2 GiB
+_MAX_FILE_BYTES = 2_000_000_000  # a protocol buffer ends at 2 GiB
 
 
 def export_onnx(
@@ -28,13 +28,14 @@ def export_onnx(
     out: Path,
     graphs: Sequence[GraphKind] | None = None,
     step: Callable[[str], None] = lambda _: None,
+    max_file_bytes: int = _MAX_FILE_BYTES,
 ) -> list[Path]:
     """Write the ONNX graphs of a model folder; returns their files.
 
     out: a file `*.onnx`, for one graph; otherwise a folder, which gets `model.onnx` with the graph
         of whole sequences, and `step.onnx`.
     graphs: None: the graph of sequences, and of one step if the model can stream.
-    step: called with what is done, as it begins.
+    step: called with what is done, as it begins. max_file_bytes: of the weights of a graph.
 
     Every graph is first compared with the model, on random inputs of different lengths and splits.
 
@@ -51,9 +52,9 @@ def export_onnx(
     kinds = _kinds(network, graphs)
     files = _files(out, kinds)
     size = 4 * sum(tensor.numel() for tensor in contents.tensors.values())
-    if size > _LARGEST_FILE:
+    if size > max_file_bytes:
         raise ExportError(
-            f"the weights take {size:,} bytes in float32; an ONNX file holds {_LARGEST_FILE:,}"
+            f"the weights take {size:,} bytes in float32; an ONNX file holds {max_file_bytes:,}"
         )
     models = []
     for kind in kinds:

@@ -1,6 +1,5 @@
 """Bursts on a GPU: each is launched before the last one is settled, so no device waits for it."""
 
-import time
 from collections.abc import Callable, Sequence
 
 from sruserve.server.engine.graph_decoder import Burst
@@ -33,9 +32,10 @@ class BurstPipeline:
         settler: Settler,
         states: StateManager,
         metrics: Metrics,
+        clock: Callable[[], float],
     ) -> None:
         self._scheduler, self._runner, self._settler = scheduler, runner, settler
-        self._states, self._metrics = states, metrics
+        self._states, self._metrics, self._clock = states, metrics, clock
         self.running: list[Burst] = []
         self.has_slots = False
         self._settling: Burst | None = None
@@ -56,7 +56,7 @@ class BurstPipeline:
         alone: no other step is launched with it.
         """
         self.has_slots = True
-        burst = self._runner.launch(sequences, steps, alone)
+        burst = self._runner.launch(sequences, steps, self._clock(), alone)
         if burst is not None:
             self._states.launched_rows += len(burst.rows)
             self.running.append(burst)
@@ -70,9 +70,9 @@ class BurstPipeline:
         while len(self.running) > leave_running:
             burst = self._settling = self.running.pop(0)
             self._states.launched_rows -= len(burst.sequences)
-            tokens = self._settler.settle_burst(burst, time.monotonic, fail)
+            tokens = self._settler.settle_burst(burst, self._clock, fail)
             self._settling = None
-            now = time.monotonic()
+            now = self._clock()
             seconds = now - max(burst.begun, self._settled_at)
             self._settled_at = now
             count = len(burst.sequences)

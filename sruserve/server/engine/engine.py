@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import torch
@@ -23,7 +23,7 @@ from sruserve.server.engine.job import (
     Snapshot,
     StateOutput,
 )
-from sruserve.server.engine.job_engine import REPORT_SECONDS, JobEngine
+from sruserve.server.engine.job_engine import JobEngine
 from sruserve.server.engine.metrics import Metrics
 from sruserve.server.engine.model_runner import ModelRunner
 from sruserve.server.engine.one_step import OneStep
@@ -52,8 +52,6 @@ _log = logging.getLogger(__name__)
 _BURSTS = (16, 64)  # steps on a CPU, where a request may end a burst, and on a GPU
 _BURST_SECONDS = 0.0125  # of a burst on a GPU: a new request waits for up to two
 _TURN_SECONDS = 0.005  # of a burst on a CPU while other decoding sequences wait for their turn
-# What a step may take on an event loop. To wake the engine's thread and then the loop takes half.
-_SHORT_SECONDS = 0.5e-3
 _SHORT_KINDS = (  # a tuple, because an Enum's hash is a function of Python
     *(JobKind.CLASSIFY, JobKind.TAG, JobKind.SCORE),
     *(JobKind.REGRESS, JobKind.ENCODE, JobKind.EMBED),
@@ -65,9 +63,12 @@ class Engine(JobEngine):
     """Serves jobs on one model: submit → schedule → step → settle.
 
     alone: whether one caller has the engine for itself, so that nobody waits for a step to end.
+    short_seconds: what a step may take on an event loop; to wake the engine's thread, and then the
+        loop, takes half.
     """
 
     alone = False
+    short_seconds = 0.5e-3
 
     def __init__(
         self,
@@ -75,9 +76,10 @@ class Engine(JobEngine):
         config: EngineConfig,
         metrics: Metrics,
         copy_stream: CopyStream | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         network = model.network
-        super().__init__(model.name, network.device, config, metrics)
+        super().__init__(model.name, network.device, config, metrics, clock)
         self.model = model
         row_bytes = max(1, network.layout.nbytes)
         if config.state_pool_bytes < 2 * row_bytes:
@@ -96,6 +98,7 @@ class Engine(JobEngine):
             model.codec,
             network.crf,
             self._end_job,
+            clock,
         )
         self._runner = ModelRunner(model, self._states.pool)
         self._settler = Settler(
@@ -103,12 +106,12 @@ class Engine(JobEngine):
             IntermediateStates(self._states), self._dispatcher, metrics,
         )  # fmt: skip
         self._bursts = BurstPipeline(
-            self._scheduler, self._runner, self._settler, self._states, metrics
+            self._scheduler, self._runner, self._settler, self._states, metrics, clock
         )
         self._threads = ThreadPolicy(network.weights, network.dtype, config.threads)
         self._one_step = OneStep(
             model, self._states.pool.rows, self._threads, self._admission_queue,
-            self._dispatcher, metrics,
+            self._dispatcher, metrics, clock,
         )  # fmt: skip
         self._on_gpu = network.device.type == "cuda"
         self._burst = config.burst or _BURSTS[self._on_gpu]
@@ -226,10 +229,10 @@ class Engine(JobEngine):
 
     def _run_once(self) -> None:
         """Run one scheduling step. After the drain deadline, end all jobs instead."""
-        if self._bursts.running and (time.monotonic() > self._deadline or self._scheduler.idle):
+        if self._bursts.running and (self._clock() > self._deadline or self._scheduler.idle):
             self._settle_bursts()
             self._settler.deliver_finished(self._end)
-        if time.monotonic() > self._deadline:
+        if self._clock() > self._deadline:
             self._finish_all()
             self._end_all(Draining("the server stopped before the request was done; retry"))
             return
@@ -264,7 +267,9 @@ class Engine(JobEngine):
         Meanwhile, an event loop may answer short ones itself.
         """
         self._polls = self._has_news or self._draining
-        return self._answer(self._admission_queue.receive(REPORT_SECONDS if self._polls else None))
+        return self._answer(
+            self._admission_queue.receive(self.report_seconds if self._polls else None)
+        )
 
     def _answered_here(self, job: Job) -> bool:
         if not self._is_short(job) or not self._borrow_turn():
@@ -299,7 +304,7 @@ class Engine(JobEngine):
             job.kind in _SHORT_KINDS
             and not self._on_gpu
             and self._threads.is_small(job.steps)
-            and self._scheduler.input_seconds(job.steps) < _SHORT_SECONDS
+            and self._scheduler.input_seconds(job.steps) < self.short_seconds
         )
 
     def _accept_and_step(self, job: Job) -> None:
@@ -308,7 +313,7 @@ class Engine(JobEngine):
 
     def _answer(self, messages: Sequence[Job | CachedState]) -> bool:
         """Answer jobs in one step, and return whether; else the scheduler gets all that arrived."""
-        started = time.monotonic()
+        started = self._clock()
         rows, left = 0, list[Job]()
         try:
             rows, left = self._one_step.answer(messages, self.step_rows)
@@ -317,7 +322,7 @@ class Engine(JobEngine):
         if rows:
             if left:
                 self._admission_queue.put_back(left)
-            self._scheduler.record_step(rows, 0, rows, time.monotonic() - started)
+            self._scheduler.record_step(rows, 0, rows, self._clock() - started)
         else:
             self._scheduler.accept(messages)
         return rows > 0
@@ -331,11 +336,11 @@ class Engine(JobEngine):
         self._settler.deliver_finished(self._end)
 
     def _report_occupancy(self) -> None:
-        now = time.monotonic()
+        now = self._clock()
         self._has_news = now < self._next_report
         if self._has_news:
             return
-        self._next_report = now + REPORT_SECONDS
+        self._next_report = now + self.report_seconds
         pool, on_host = self._states.pool, self._states.cache.on_host
         self._metrics.occupancy(self.waiting, self.running)
         self._metrics.states(self._tier, len(pool), len(pool) * pool.row_bytes)
@@ -387,7 +392,7 @@ class Engine(JobEngine):
 
     def _run_batch(self, batch: Batch) -> None:
         """Step, then settle. A failure in either ends the jobs of this batch and no others."""
-        started, inputs, waits = time.monotonic(), 0, list[float]()
+        started, inputs, waits = self._clock(), 0, list[float]()
         for sequence, steps in batch.inputs:
             inputs += steps
             if not sequence.job.begun:
@@ -410,7 +415,7 @@ class Engine(JobEngine):
             return
         if problem is None:
             try:
-                now = time.monotonic()
+                now = self._clock()
                 if step_results:
                     tokens = 0
                     for result in step_results:
@@ -419,7 +424,7 @@ class Engine(JobEngine):
                     self._metrics.consumed(inputs)
                 self._settler.settle(batch, step_results, now, self._fail)
                 if step_results:
-                    seconds = time.monotonic() - started
+                    seconds = self._clock() - started
                     self._scheduler.record_step(inputs, len(batch.decodes), tokens, seconds)
             except faults() as error:
                 problem = self._as_serve_error(error)

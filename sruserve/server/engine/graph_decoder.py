@@ -21,7 +21,7 @@ class Burst:
     """A burst that was launched and is not settled.
 
     sequences: those that take part. rows, counts: the state row that each writes, and its tokens.
-    begun: `time.monotonic()` of the launch. alone: no other step was launched with it.
+    begun: the time of the launch, on the engine's clock. alone: no other step was launched with it.
     results: those of sequences that are not `plain`, once it is collected; `rows` are then those
         that nobody needs any more.
     """

@@ -430,8 +430,8 @@ class Job:
     search: of a TRANSLATE job.
     raw_scores: a CLASSIFY or COMPARE job returns the network's own scores, before the activation.
     input_bytes: bytes of the input that count against the queue's limit.
-    submitted: `time.monotonic()` of the submission. begun: of its first step; 0: none yet.
-    deadline: `time.monotonic()` after which a job that has not begun is dropped; 0 is never.
+    submitted: when, on the engine's clock. begun: the time of its first step; 0: none yet.
+    deadline: the time after which a job that has not begun is dropped; 0 is never.
     amounts: what it counts for in the admission queue; empty before that.
     inputs: number of inputs of all items. steps: the same, but an item without inputs counts as 1.
     added: what its biases and allowed tokens add to scores; None until a step has needed it.

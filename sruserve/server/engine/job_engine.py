@@ -31,8 +31,6 @@ from sruserve.server.errors import (
 
 _log = logging.getLogger(__name__)
 _numbers = count()
-# Between two reports of what is held, which take as long as a tenth of a small step.
-REPORT_SECONDS = 0.05
 
 
 class JobEngine:
@@ -42,16 +40,26 @@ class JobEngine:
 
     Event loops submit jobs. Each loop gets all of its results of a step in one call. Subclasses
     say what a turn of the thread does.
+
+    clock: monotonic seconds, on which jobs are submitted and have deadlines.
+    report_seconds: between two reports of what is held, which take a tenth of a small step.
     """
 
     what = "an engine"
+    report_seconds = 0.05
 
     def __init__(
-        self, name: str, device: torch.device, config: EngineConfig, metrics: Metrics
+        self,
+        name: str,
+        device: torch.device,
+        config: EngineConfig,
+        metrics: Metrics,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._name, self._device, self._config, self._metrics = name, device, config, metrics
+        self._clock = clock
         self.number = next(_numbers)
-        self._admission_queue = AdmissionQueue(config)
+        self._admission_queue = AdmissionQueue(config, clock)
         self._dispatcher = ResultDispatcher(self._admission_queue.drop)
         # A proxy, not `self._end`: a reference cycle would keep the memory of a discarded engine.
         self._end_job = partial(type(self)._end, proxy(self))
@@ -111,7 +119,7 @@ class JobEngine:
 
     def drain(self, timeout: float) -> None:
         """Admit no more jobs; fail jobs that are not done in `timeout` seconds. Returns at once."""
-        self._deadline = time.monotonic() + timeout
+        self._deadline = self._clock() + timeout
         self._draining = True
         self._admission_queue.wake()
 
@@ -148,7 +156,7 @@ class JobEngine:
         if not job.items:
             raise EmptyInput("the request has no inputs: send at least one")
         self._check(job)
-        job.submitted = time.monotonic()
+        job.submitted = self._clock()
         if not (job.alone and self._answered_here(job)):
             self._admission_queue.submit(job)
 
@@ -244,7 +252,7 @@ class JobEngine:
 
     def _is_done(self) -> bool:
         """Whether nothing is left to do before the drain ends."""
-        waits = self._continuing and time.monotonic() <= self._deadline
+        waits = self._continuing and self._clock() <= self._deadline
         return not (waits or self._has_jobs())
 
     def _give_up(self) -> None:

@@ -1,6 +1,5 @@
 """Compute one step: read the sequences' state rows, write new ones, sample. Settles nothing."""
 
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -61,13 +60,14 @@ class ModelRunner:
         return self._graph_decoder is not None and self._graph_decoder.follows(sequences)
 
     def launch(
-        self, sequences: Sequence[ActiveSequence], steps: int, alone: bool = True
+        self, sequences: Sequence[ActiveSequence], steps: int, begun: float, alone: bool = True
     ) -> Burst | None:
         """Launch a burst of up to `steps` steps; None if all of its tokens are on their way.
 
-        alone: nothing else is launched with it. A failure leaves the pool unchanged.
+        begun: the time of the launch. alone: nothing else is launched with it.
+
+        A failure leaves the pool unchanged.
         """
-        begun = time.monotonic()
         decoder = self._graph_decoder
         assert decoder is not None
         limits = decoder.limits(sequences, steps)

@@ -1,7 +1,6 @@
 """Answer whole jobs in one step when nothing else waits: no text is scheduled, no state kept."""
 
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -49,7 +48,9 @@ class OneStep:
         admission_queue: AdmissionQueue,
         dispatcher: ResultDispatcher,
         metrics: Metrics,
+        clock: Callable[[], float],
     ) -> None:
+        self._clock = clock
         self._network, self._states, self._threads = model.network, states, threads
         self._output_reader = OutputReader(model)
         self._admission_queue, self._dispatcher = admission_queue, dispatcher
@@ -61,7 +62,7 @@ class OneStep:
         The rows are 0 if the scheduler must have all messages. If this raises, no job is answered,
         and all still wait.
         """
-        started = time.monotonic()
+        started = self._clock()
         jobs: list[Job] = []
         left: list[Job] = []
         rows, owner = 0, None
@@ -95,7 +96,7 @@ class OneStep:
             job.begun = started
         self._metrics.queued([started - job.submitted for job in jobs])
         probabilities = self._classify(inputs, lengths, rows)
-        self._metrics.step(len(lengths), rows, time.monotonic() - started)
+        self._metrics.step(len(lengths), rows, self._clock() - started)
         self._metrics.consumed(rows)
         self._admission_queue.mark_consumed(*jobs)
         is_finite = not _has_nan(probabilities)  # once for all jobs: each call takes 2 µs

@@ -20,8 +20,8 @@ from sruserve.server.tasks.table import Tasks
 
 # Values that are formatted on the event loop: a millisecond at most, since each is a text of its
 # own and takes about 20 times as long as a number that LONG_CHARACTERS counts.
-_SHORT = 512
-_TURN = 8 << 10  # texts that are formatted in one turn of a thread: about 15 milliseconds
+_LOOP_VALUES = 512
+_TURN_TEXTS = 8 << 10  # texts that are formatted in one turn of a thread: about 15 milliseconds
 _TEXT_NUMBERS = 6  # the numbers that take as many bytes as a value's text
 
 
@@ -62,11 +62,16 @@ async def choose_outputs(
     outputs: Sequence[Tensor],
     requested: Sequence[RequestedOutput],
     labels: Sequence[str],
+    *,
+    loop_values: int = _LOOP_VALUES,
+    turn_texts: int = _TURN_TEXTS,
 ) -> list[Tensor]:
     """The requested outputs, in their order; without requests, all outputs.
 
     caller: the request, whose client may leave while texts are formatted.
     labels: names of the entries of `scores`, for the classification extension.
+    loop_values: of a tensor that is formatted on the event loop. turn_texts: that are formatted in
+        one turn of a thread.
     """
     if not requested:
         return list(outputs)
@@ -75,23 +80,32 @@ async def choose_outputs(
     for output_request in requested:
         tensor = by_name[output_request.name]
         if output_request.classes:
-            tensor = await _classify(caller, tensor, output_request.classes, labels)
+            tensor = await _classify(
+                caller, tensor, output_request.classes, labels, loop_values, turn_texts
+            )
         chosen.append(tensor)
     return chosen
 
 
-async def _classify(caller: Waiter, tensor: Tensor, count: int, labels: Sequence[str]) -> Tensor:
+async def _classify(
+    caller: Waiter,
+    tensor: Tensor,
+    count: int,
+    labels: Sequence[str],
+    loop_values: int,
+    turn_texts: int,
+) -> Tensor:
     """The highest values of each row as `value:index:label`."""
     assert isinstance(tensor.values, np.ndarray)
     *before, width = tensor.shape
     rows = tensor.values.reshape(prod(before), width)
     named = labels if width == len(labels) else ()
-    long = rows.size > _SHORT
+    long = rows.size > loop_values
     arguments = rows, min(count, width)
     values, indices = await offload(long, _highest, *arguments, cost=rows.nbytes, caller=caller)
     texts: list[bytes] = []
-    for at in range(0, len(values), _TURN):
-        part = values[at : at + _TURN], indices[at : at + _TURN], named
+    for at in range(0, len(values), turn_texts):
+        part = values[at : at + turn_texts], indices[at : at + turn_texts], named
         texts += await offload(long, _texts, *part, cost=part[0].nbytes, caller=caller)
     return Tensor(tensor.name, BYTES, (*before, min(count, width)), texts)
 

@@ -1,8 +1,6 @@
 """Leases: one request at a time may change a stream, in this process and among replicas."""
 
 import asyncio
-import math
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -98,7 +96,8 @@ class LeaseManager:
         step, to_free, unread: see `StreamStore.take`. use: see `Lease`.
         place: acquired before the store is asked, and released with the lease.
         """
-        lock, begin = self._lock_of(tenant, stream_id), time.monotonic()
+        lock = self._lock_of(tenant, stream_id)
+        failures = lock.failures
         take = partial(store.take, tenant, stream_id, step=step, to_free=to_free, unread=unread)
         releases: list[Callable[[], None]] = []
         with self._waiting.hold(int(lock.is_taken), tenant.id) as waiting:
@@ -110,7 +109,7 @@ class LeaseManager:
                         waiting.resize(1)
                     await place.acquire()
                     releases.append(place.release)
-                if lock.failed_at > begin:  # else each waiter would wait for the store in turn
+                if lock.failures > failures:  # else each waiter would wait for the store in turn
                     raise StoreUnavailable
                 record = await _when_free(lock, take, partial(waiting.resize, 1))
             except BaseException:
@@ -128,10 +127,9 @@ class LeaseManager:
 
 
 class _StreamLock(asyncio.Lock):
-    """A lock that counts its waiters. failed_at: when the store was last unavailable."""
+    """A lock that counts its waiters. failures: how often the store was unavailable."""
 
-    waiting = 0
-    failed_at = -math.inf
+    waiting = failures = 0
 
     def __init__(self, max_waiting: int) -> None:
         super().__init__()
@@ -183,6 +181,6 @@ async def _when_free(
             await asyncio.sleep(seconds)
             seconds = min(2 * seconds, _MAX_RETRY_SECONDS)
     except StoreUnavailable:
-        lock.failed_at = time.monotonic()
+        lock.failures += 1
         raise
     return record

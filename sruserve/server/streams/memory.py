@@ -1,14 +1,14 @@
 """Streams in this process. Their states stay in the engine, copied only to be written."""
 
 import asyncio
-import time
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 
 from sruserve.server.auth import Tenant
 from sruserve.server.budget import Budget, Hold
+from sruserve.server.clocks import SYSTEM_CLOCKS, Clocks
 from sruserve.server.engine.engine import Engine
 from sruserve.server.engine.job import Snapshot, StateOutput
 from sruserve.server.engine.job_engine import JobEngine
@@ -92,15 +92,14 @@ class MemoryStore:
 
     max_bytes: host memory for replies, states from tokens and Python objects.
     quotas: the maximal total bytes of each tenant.
-    clock: monotonic seconds.
     """
 
     state_output = StateOutput.CACHED
 
     def __init__(
-        self, max_bytes: int, quotas: Sequence[int], clock: Callable[[], float] = time.monotonic
+        self, max_bytes: int, quotas: Sequence[int], clocks: Clocks = SYSTEM_CLOCKS
     ) -> None:
-        self._clock, self._quotas = clock, quotas
+        self._clock, self._epoch, self._quotas = clocks.monotonic, clocks.epoch, quotas
         self._entries: dict[Key, _Entry] = {}
         self._bytes = fair_shares(max_bytes, quotas, _no_memory)
         self._rows: dict[JobEngine, Budget] = {}
@@ -303,7 +302,7 @@ class MemoryStore:
         return entry.record
 
     def _idle(self, key: Key, entry: _Entry, seconds: float) -> None:
-        entry.record = replace(entry.record, expires_at=time.time() + seconds)
+        entry.record = replace(entry.record, expires_at=self._epoch() + seconds)
         self._expiry.put(key, self._clock() + seconds)
 
     def _remove(self, key: Key) -> None:

@@ -1,9 +1,9 @@
 """Create the service of server-held streams with the configured store."""
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from sruserve.server.auth import Tenants
+from sruserve.server.clocks import SYSTEM_CLOCKS, Clocks
 from sruserve.server.settings import Settings, key_ring
 from sruserve.server.state.token import Envelope
 from sruserve.server.streams.memory import MemoryStore
@@ -15,28 +15,29 @@ from sruserve.server.streams.store import MAX_REPLY_BYTES, StreamStore
 def create_streams(
     settings: Settings,
     tenants: Tenants,
-    clock: Callable[[], float] = time.monotonic,
+    clocks: Clocks = SYSTEM_CLOCKS,
     timing: RedisTiming = REDIS_TIMING,
     max_reply_bytes: int = MAX_REPLY_BYTES,
 ) -> Streams:
     """Streams as the settings say; no connection is opened before they start.
 
-    clock: of a store in memory. timing, max_reply_bytes: of a store in Redis.
+    timing, max_reply_bytes: of a store in Redis.
     """
     return Streams(
-        _open_store(settings, tenants.quotas, clock, timing, max_reply_bytes),
+        _open_store(settings, tenants.quotas, clocks, timing, max_reply_bytes),
         checkpoints=settings.stream_checkpoints,
         idle_seconds=settings.stream_idle_seconds,
         reply_bytes=settings.max_body_bytes,
         waiting_bytes=settings.max_queue_bytes,
         tenants=len(tenants.quotas),
+        epoch=clocks.epoch,
     )
 
 
 def _open_store(
     settings: Settings,
     quotas: Sequence[int],
-    clock: Callable[[], float],
+    clocks: Clocks,
     timing: RedisTiming,
     max_reply_bytes: int,
 ) -> StreamStore | None:
@@ -53,5 +54,6 @@ def _open_store(
             settings.stream_bytes,
             timing,
             max_reply_bytes,
+            clocks.epoch,
         )
-    return MemoryStore(settings.stream_bytes, quotas, clock) if settings.workers == 1 else None
+    return MemoryStore(settings.stream_bytes, quotas, clocks) if settings.workers == 1 else None

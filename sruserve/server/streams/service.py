@@ -1,7 +1,6 @@
 """Server-held streams: steps that run exactly once, forks, rewinds and deletion."""
 
 import asyncio
-import time
 from base64 import urlsafe_b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
@@ -11,6 +10,7 @@ from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from sruserve.server.auth import Tenant
+from sruserve.server.clocks import SYSTEM_CLOCKS
 from sruserve.server.ending import STORE_SECONDS
 from sruserve.server.engine.job import Snapshot, StateOutput
 from sruserve.server.engine.job_engine import JobEngine
@@ -55,6 +55,7 @@ class Streams:
     reply_bytes: the longest reply of a step.
     waiting_bytes: of the objects of the requests that wait for their turn.
     tenants: their number.
+    epoch: seconds since 1970, on the clock of the store.
     """
 
     def __init__(
@@ -66,7 +67,9 @@ class Streams:
         reply_bytes: int,
         waiting_bytes: int,
         tenants: int,
+        epoch: Callable[[], float] = SYSTEM_CLOCKS.epoch,
     ) -> None:
+        self._epoch = epoch
         self._store_or_none = store
         self._checkpoints = checkpoints
         self._idle_seconds = idle_seconds
@@ -111,7 +114,7 @@ class Streams:
             model=served.name,
             seed=new_seed(),
             idle_seconds=idle,
-            created=int(time.time()),
+            created=int(self._epoch()),
             weights=served.states.weights,
         )
         with served.in_flight:
@@ -250,7 +253,7 @@ class Streams:
         place = self._forking.setdefault(served.tenant.id, asyncio.Semaphore(_CONCURRENT_FORKS))
         with served.in_flight:
             async with self._taken(served.tenant, stream_id, place=place) as record:
-                now = int(time.time())
+                now = int(self._epoch())
                 copies = [_alive(record).fork(_new_id(), now) for _ in range(n)]
                 made += await self._store.fork(served, record, copies)
 
@@ -314,7 +317,7 @@ class Streams:
 
         None: not committed, because another replica has taken the stream.
         """
-        idle_seconds = max(0.0, time.time() - (record.expires_at - record.idle_seconds))
+        idle_seconds = max(0.0, self._epoch() - (record.expires_at - record.idle_seconds))
         state_output = StateOutput.NONE if step.last else self._store.state_output
         checkpoints = step.checkpoints
         if not step.last:  # an ended stream needs no room

@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 
 from sruserve.cli import app
 from sruserve.export.errors import ExportError
-from sruserve.export.onnx import export
 from sruserve.export.onnx.check import GraphCheck
 from sruserve.export.onnx.export import export_onnx
 from tests.support import save_random_model
@@ -126,9 +125,6 @@ def test_a_graph_that_disagrees_is_not_written(
     assert not (tmp_path / "out").exists()
 
 
-def test_weights_that_no_file_holds_are_refused(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(export, "_LARGEST_FILE", 1000)
+def test_weights_that_no_file_holds_are_refused(model: Path, tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="an ONNX file holds 1,000"):
-        export_onnx(model, tmp_path / "out")
+        export_onnx(model, tmp_path / "out", max_file_bytes=1000)

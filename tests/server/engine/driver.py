@@ -1,6 +1,7 @@
 """Run jobs on an engine as the HTTP edge does, and count what it tells of itself."""
 
 import asyncio
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -95,9 +96,10 @@ class Driver:
         model: Model,
         limits: EngineConfig | None = None,
         copy_stream: CopyStream | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.model, self.counts = model, Counts()
-        self.engine = Engine(model, limits or EngineConfig(), self.counts, copy_stream)
+        self.engine = Engine(model, limits or EngineConfig(), self.counts, copy_stream, clock)
 
     def __enter__(self) -> "Driver":
         self.engine.start()

@@ -21,8 +21,9 @@ from sruserve.server.errors import (
     InputTooLong,
     Overloaded,
 )
-from tests.server.engine.driver import Driver, row_of, same_state
+from tests.server.engine.driver import Driver, Submission, row_of, same_state
 from tests.server.engine.long_text import TEXT
+from tests.server.hand_clock import HandClock
 from tests.support import random_model
 
 
@@ -165,15 +166,20 @@ def test_a_full_queue_refuses_at_once_and_goes_on(tmp_path: Path) -> None:
 
 
 def test_a_job_that_waits_past_its_deadline_is_dropped(tmp_path: Path) -> None:
-    model = random_model(tmp_path / "lm")
+    model, clock = random_model(tmp_path / "lm"), HandClock()
+
+    def job(driver: Driver, deadline: float) -> Submission:
+        inputs = [SequenceInput(driver.ids("Hello"))]
+        return driver.job(JobKind.SCORE, inputs, deadline=deadline)
 
     async def run(driver: Driver) -> None:
-        late = driver.job(JobKind.SCORE, [SequenceInput(driver.ids("Hello"))], deadline=1e-9)
+        in_time, late = job(driver, clock.now), job(driver, clock.now - 0.001)
         with pytest.raises(DeadlineExceeded):
             await late.results()
+        assert await in_time.results()
         assert driver.engine.waiting == 0
 
-    with Driver(model) as driver:
+    with Driver(model, clock=clock) as driver:
         asyncio.run(run(driver))
 
 

@@ -53,10 +53,10 @@ def requested(count: int) -> list[RequestedOutput]:
 
 
 def made(
-    values: Any, count: int, labels: tuple[str, ...] = (), caller: Any = None
+    values: Any, count: int, labels: tuple[str, ...] = (), caller: Any = None, **bounds: int
 ) -> tuple[tuple[int, ...], list[bytes]]:
     output = number_tensor("outputs", "FP32", values.shape, values)
-    choice = choose_outputs(caller or Stays(), [output], requested(count), labels)
+    choice = choose_outputs(caller or Stays(), [output], requested(count), labels, **bounds)
     (chosen,) = asyncio.run(choice)
     return chosen.shape, list(chosen.values)
 
@@ -95,11 +95,9 @@ def test_each_row_tells_its_highest_values_in_order(
             label = f":{labels[index]}" if labels else ""
             expected.append(f"{row[index]}:{index}{label}".encode())
     for short in (0, 512):  # on threads, and on the event loop
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(choosing, "_SHORT", short)
-            patch.setattr(choosing, "_TURN", turn)
-            shape = (len(values), min(count, values.shape[1]))
-            assert made(values, count, labels) == (shape, expected)
+        shape = (len(values), min(count, values.shape[1]))
+        bounds = {"loop_values": short, "turn_texts": turn}
+        assert made(values, count, labels, **bounds) == (shape, expected)
 
 
 @pytest.mark.parametrize("transport", ["http", "grpc"])
@@ -133,7 +131,7 @@ def test_texts_are_made_in_turns_until_their_client_leaves(monkeypatch: pytest.M
     values = np.ones((1000, 24), np.float32)
     made(values, 24)
     assert sum(sizes) == values.size
-    assert max(sizes) <= choosing._TURN
+    assert max(sizes) <= choosing._TURN_TEXTS
     sizes.clear()
     with pytest.raises(ConnectionResetError):
         made(values, 24, caller=Leaves())

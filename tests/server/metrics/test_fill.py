@@ -11,7 +11,6 @@ import pytest
 from prometheus_client import Gauge
 
 from sruserve.server.app import Application
-from sruserve.server.engine import engine as engine_module
 from sruserve.server.engine.engine import Engine
 from sruserve.server.metrics.fill import Fill
 from tests.server.conftest import Serve
@@ -23,13 +22,14 @@ QUEUE = 4
 
 
 @pytest.fixture
-def two(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
+def two(serve: Serve, tmp_path: Path) -> Iterator[Running]:
     """A server of two versions, whose engines report after every step."""
-    monkeypatch.setattr(engine_module, "REPORT_SECONDS", 0.0)
     for version in (1, 2):
         save_version(tmp_path / "filled", version)
     settings: dict[str, Any] = {"models": tmp_path, "model_folders": (), "state_host_bytes": 0}
     with serve(max_queue_requests=QUEUE, max_batch_tokens=8, **settings) as running:
+        for name in ("1", "2"):
+            engine_of(running[1], name).report_seconds = 0.0
         yield running
 
 

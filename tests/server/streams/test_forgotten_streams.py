@@ -13,21 +13,21 @@ from sruserve.server.streams.memory import MemoryStore
 from sruserve.server.streams.service import Streams
 from sruserve.server.streams.shared_state import SharedState
 from sruserve.server.streams.store import StreamRecord
+from tests.server.hand_clock import HandClock
 
 STATES = SimpleNamespace(life=StateLife(0), mark_used=lambda: None)
 
 
 def test_streams_that_expire_together_are_forgotten_in_pieces() -> None:
-    now = 0.0
+    clock = HandClock()
 
     async def test() -> None:
-        nonlocal now
         tenant = Tenant("a")
-        store = MemoryStore(1 << 30, [tenant.state_bytes], lambda: now)
+        store = MemoryStore(1 << 30, [tenant.state_bytes], clock.clocks)
         served: Any = SimpleNamespace(tenant=tenant, states=STATES)
         for i in range(1000):
             await store.add(served, StreamRecord(f"s{i}", tenant, "m", 0, 10, 0), None)
-        now = 11.0
+        clock.now += 11
         store.expire()
         assert len(store._entries) == 1000 - 256
         with pytest.raises(ServeError, match="idle"):
@@ -79,17 +79,16 @@ def test_the_states_of_an_engine_that_has_ended_are_let_go_in_pieces(
 
 
 def test_expired_ids_of_a_tenant_push_out_only_its_own() -> None:
-    now = 0.0
+    clock = HandClock()
 
     async def test() -> None:
-        nonlocal now
         one, other = Tenant("one"), Tenant("other")
-        store = MemoryStore(1 << 30, [1 << 30] * 8192, lambda: now)  # eight ids each
+        store = MemoryStore(1 << 30, [1 << 30] * 8192, clock.clocks)  # eight ids each
         for tenant, count in ((other, 2), (one, 20)):
             served: Any = SimpleNamespace(tenant=tenant, states=STATES)
             for i in range(count):
                 await store.add(served, StreamRecord(f"s{i}", tenant, "m", 0, 10, 0), None)
-        now = 11.0
+        clock.now += 11
         store.expire()
         for tenant, stream, why in (
             (one, "s0", "there is no such"),

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic
@@ -36,8 +37,10 @@ class GrammarHost:
     hang_seconds: after which a helper that starts nothing is replaced.
     """
 
-    def __init__(self, hang_seconds: float = START_SECONDS) -> None:
-        self.hang_seconds = hang_seconds
+    def __init__(
+        self, hang_seconds: float = START_SECONDS, clock: Callable[[], float] = monotonic
+    ) -> None:
+        self.hang_seconds, self._clock = hang_seconds, clock
         self._helper: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._lock = threading.Lock()  # held while the helper starts
@@ -67,7 +70,7 @@ class GrammarHost:
                 "no more processes can be started for regular expressions and schemas; retry "
                 "after a moment"
             ) from None
-        if self._requested_at and monotonic() - self._requested_at > self.hang_seconds:
+        if self._requested_at and self._clock() - self._requested_at > self.hang_seconds:
             _log.error("the helper for grammars starts no process; replacing it")
             self.close()
         try:
@@ -90,7 +93,7 @@ class GrammarHost:
                 _log.error("cannot request a process of the helper for grammars: %s", error)
                 self.close()
             else:
-                self._requested_at = self._requested_at or monotonic()
+                self._requested_at = self._requested_at or self._clock()
                 return
         raise NoProcess
 

@@ -2,13 +2,15 @@
 
 from collections.abc import Collection, Hashable
 
-_SECONDS = 1.0  # after its request, in which a tenant may send the next one
-
 
 class Company:
-    """The time of the newest request, and that of the newest one of any other tenant."""
+    """The time of the newest request, and that of the newest one of any other tenant.
 
-    def __init__(self) -> None:
+    seconds: after its request, in which a tenant may send the next one.
+    """
+
+    def __init__(self, seconds: float = 1.0) -> None:
+        self._seconds = seconds
         self._newest: Hashable = None
         self._newest_until = self._others_until = 0.0
 
@@ -16,7 +18,7 @@ class Company:
         """Record the arrival of a tenant's request."""
         if tenant != self._newest:
             self._newest, self._others_until = tenant, self._newest_until
-        self._newest_until = now + _SECONDS
+        self._newest_until = now + self._seconds
 
     def expects(self, tenants: Collection[Hashable], now: float) -> bool:
         """Whether a tenant may wait for another one of `tenants`, which are those with work."""

@@ -74,6 +74,7 @@ class Scheduler:
     whole: inputs cannot be split.
     fail: called with a job that ends early and its error (None: the client disconnected); it must
         `drop` the job.
+    clock: of the times of jobs.
     """
 
     def __init__(
@@ -85,7 +86,9 @@ class Scheduler:
         codec: Codec | None,
         crf: LinearChain | None,
         fail: Callable[[Job, ServeError | None], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._clock = clock
         self._config, self._admission_queue, self._states = config, admission_queue, states
         self._transfers = states.transfers
         self._whole, self._codec, self._crf, self._fail = whole, codec, crf, fail
@@ -169,7 +172,9 @@ class Scheduler:
             self._enqueue_if_begun(job, now)
         self._states.make_room(self.running)
         max_tokens = self._config.max_batch_tokens
-        short = self._company.expects(self._queue.tenants | self._decoding.counts.keys(), now)
+        short = self._company.expects(
+            self._queue.tenants | self._decoding.counts.keys(), self._clock()
+        )
         input_rows = self._input_time.short_rows if short else self._input_time.rows
         input_share = max(1, min(max_tokens // _DECODE_SHARE, input_rows // 2))
         self._begin(_STEPS_AHEAD * (input_share if self._decoding else max_tokens))
@@ -403,7 +408,7 @@ class Scheduler:
 
     def _finish_early(self) -> None:
         """End jobs whose client disconnected, or whose deadline passed before their first step."""
-        now = time.monotonic()
+        now = self._clock()
         ended = [
             job
             for job in self._jobs

@@ -106,7 +106,7 @@ class HostRows:
     max_rows: upper limit on the number of rows.
     allocate: allocates memory for (rows, width) float32; for a GPU it should be pinned.
     chunk_bytes: size of one allocation.
-    retry_seconds: between a failed allocation and the next attempt.
+    retry_seconds: between a failed allocation and the next attempt, on `clock`.
     """
 
     def __init__(
@@ -117,9 +117,10 @@ class HostRows:
         *,
         chunk_bytes: int = _CHUNK_BYTES,
         retry_seconds: float = _RETRY_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._max_rows, self._width, self._allocate = max_rows, width, allocate
-        self._retry_seconds, self._retry_at = retry_seconds, 0.0
+        self._retry_seconds, self._retry_at, self._clock = retry_seconds, 0.0, clock
         self._per_chunk = max(1, min(max_rows, chunk_bytes // max(1, 4 * width)))
         self._chunks: list[Tensor] = []
         self._used = 0
@@ -136,7 +137,7 @@ class HostRows:
     @property
     def capacity(self) -> int:
         """The maximum row count; for a while after a failed allocation, those in memory."""
-        if time.monotonic() < self._retry_at:
+        if self._clock() < self._retry_at:
             return min(self._max_rows, len(self._chunks) * self._per_chunk)
         return self._max_rows
 
@@ -146,7 +147,7 @@ class HostRows:
             try:
                 self._chunks.append(self._allocate(self._per_chunk, self._width))
             except Exception as error:
-                self._retry_at = time.monotonic() + self._retry_seconds
+                self._retry_at = self._clock() + self._retry_seconds
                 _log.warning(
                     "no host memory for more than %d idle states: %s", self.capacity, error
                 )

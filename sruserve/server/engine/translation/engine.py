@@ -1,7 +1,6 @@
 """The engine of a translation model: encode, step, select, deliver."""
 
 import logging
-import time
 from collections.abc import Iterable, Mapping, Sequence
 
 import torch
@@ -11,7 +10,7 @@ from sruserve.model.translation.folder import TranslationModel
 from sruserve.server.budget import Budget
 from sruserve.server.engine.config import EngineConfig
 from sruserve.server.engine.job import BeamSearch, Job, JobKind
-from sruserve.server.engine.job_engine import REPORT_SECONDS, JobEngine
+from sruserve.server.engine.job_engine import JobEngine
 from sruserve.server.engine.metrics import Metrics
 from sruserve.server.engine.scheduling.step_time import StepTime
 from sruserve.server.engine.threads import ThreadPolicy
@@ -115,7 +114,7 @@ class TranslationEngine(JobEngine):
         return self._open
 
     def _run_once(self) -> None:
-        if time.monotonic() > self._deadline:
+        if self._clock() > self._deadline:
             self._end_all(Draining("the server stopped before the request was done; retry"))
             return
         self._receive()
@@ -140,7 +139,7 @@ class TranslationEngine(JobEngine):
         timeout: float | None = 0.0
         if not self._open:
             polls = self._has_news or self._draining
-            timeout = REPORT_SECONDS if polls else None
+            timeout = self.report_seconds if polls else None
         self._accept(timeout)
 
     def _accept(self, timeout: float | None) -> None:
@@ -153,7 +152,7 @@ class TranslationEngine(JobEngine):
 
     def _end_early(self) -> None:
         """End the jobs whose clients have left, and those that have waited for too long."""
-        now, ending = time.monotonic(), dict[Job, ServeError | None]()
+        now, ending = self._clock(), dict[Job, ServeError | None]()
         for job in self._open:
             if job.withdrawn:
                 ending[job] = None
@@ -188,7 +187,7 @@ class TranslationEngine(JobEngine):
 
     def _begin(self, begun: list[Sentence]) -> None:
         """Encode the sources of sentences. One that fails ends its job and no others."""
-        started, waits = time.monotonic(), list[float]()
+        started, waits = self._clock(), list[float]()
         for sentence in begun:
             job = sentence.job
             if not job.begun:
@@ -205,7 +204,7 @@ class TranslationEngine(JobEngine):
         for sentence in failed:
             self._memory.release(sentence.needs, sentence.slots)
         self._end_jobs({sentence.job: error for sentence, error in failed.items()})
-        self._metrics.step(len(begun), tokens, time.monotonic() - started)
+        self._metrics.step(len(begun), tokens, self._clock() - started)
         self._metrics.consumed(tokens)
 
     def _encode(self, begun: list[Sentence]) -> dict[Sentence, ServeError]:
@@ -223,11 +222,11 @@ class TranslationEngine(JobEngine):
 
     def _step(self) -> None:
         """Step all hypotheses, then deliver. A sentence that fails ends its job and no others."""
-        started = time.monotonic()
+        started = self._clock()
         rows = sum(sentence.search.hypotheses for sentence in self._live)
         self._threads.apply(rows)
         failed = self._runner.step(self._live, self._as_serve_error)
-        now = time.monotonic()
+        now = self._clock()
         self._step_time.learn(rows, rows, now - started)
         self._metrics.step(len(self._live), rows, now - started)
         self._end_jobs({sentence.job: error for sentence, error in failed.items()})
@@ -293,11 +292,11 @@ class TranslationEngine(JobEngine):
         del self._open[job], self._unbegun[job]
 
     def _report(self) -> None:
-        now = time.monotonic()
+        now = self._clock()
         self._has_news = now < self._next_report
         if self._has_news:
             return
-        self._next_report = now + REPORT_SECONDS
+        self._next_report = now + self.report_seconds
         self._metrics.occupancy(self.waiting, self.running)
         self._metrics.states("pool", len(self._live), self._memory.used)
 

@@ -22,7 +22,7 @@ class Sentence:
     index: of the job's item. slots: the cache rows that its hypotheses may fill.
     encoder: (encoder_width): the encoder's state after a chunk of a source.
     in_reserve: it has begun in the part for tenants that use little (`BeamShares`).
-    steps: of all hypotheses so far. last_flush: of a streamed translation, on `time.monotonic()`.
+    steps: of all hypotheses so far. last_flush: of a streamed translation, on the engine's clock.
     """
 
     slots: Slots

@@ -14,15 +14,15 @@ that is late keeps the stream until another one takes it, and can change nothing
 
 import asyncio
 import re
-import time
 from collections import OrderedDict
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from sruserve.server.auth import Tenant, over_quota
 from sruserve.server.budget import Budget
+from sruserve.server.clocks import SYSTEM_CLOCKS
 from sruserve.server.engine.job import Snapshot, StateOutput
 from sruserve.server.engine.job_engine import JobEngine
 from sruserve.server.errors import Overloaded, StateRefused, StoreUnavailable, StreamExists
@@ -85,6 +85,7 @@ class RedisStore:
     assumed_memory: the limit of Redis' memory if Redis permits no INFO and there are several
         tenants; 0: none.
     max_reply_bytes: of stored replies that are read at a time; of a tenant, half.
+    epoch: seconds since 1970. Redis has a clock of its own, which ends streams and leases.
     """
 
     state_output = StateOutput.COPY
@@ -98,7 +99,9 @@ class RedisStore:
         assumed_memory: int = 0,
         timing: RedisTiming = REDIS_TIMING,
         max_reply_bytes: int = MAX_REPLY_BYTES,
+        epoch: Callable[[], float] = SYSTEM_CLOCKS.epoch,
     ) -> None:
+        self._epoch = epoch
         self._client, self._timing = RedisClient(url, timing), timing
         self._records = RecordCodec(envelope)
         self._max_field_bytes = max_field_bytes + _SEAL_BYTES
@@ -293,7 +296,7 @@ class RedisStore:
         """The stream after a change, or the error that its status means."""
         if status == Status.CHANGED:
             self._remember(record)
-            return replace(record, expires_at=time.time() + record.idle_seconds)
+            return replace(record, expires_at=self._epoch() + record.idle_seconds)
         if type(status) is int and status >= 0:
             raise over_quota(status, max_bytes)
         raise self._client.bad_reply()
@@ -326,7 +329,7 @@ class RedisStore:
         if type(reply) is int and reply in (Status.UNKNOWN, Status.EXPIRED):
             raise missing_stream(expired=reply == Status.EXPIRED)
         head, left_ms, reply_bytes, state = self._parts(reply)
-        expires_at = time.time() + left_ms / 1000
+        expires_at = self._epoch() + left_ms / 1000
         record, digests, reply_digest = self._records.open(tenant, stream_id, head, expires_at)
         self._remember(record)
         return record, _Taken(lease, left_ms, digests, reply_digest, reply_bytes, state)

@@ -15,6 +15,7 @@ from sruserve.server.engine.constrained.memory_budget import GrammarMemory
 from sruserve.server.engine.constrained.process_client import Bounds, GrammarProcess
 from sruserve.server.engine.constrained.process_host import GrammarHost
 from sruserve.server.engine.constrained.remote_state import RemoteConstraint, RemoteConstraintState
+from tests.server.hand_clock import HandClock
 
 T = TypeVar("T")
 _SECONDS = 120  # a process makes way for everything else
@@ -31,10 +32,11 @@ MANY_AT_ONCE = schema_of_lengths(range(60))
 
 
 class Grammars:
-    """Makes confined constraints; `memory` counts them."""
+    """Makes confined constraints; `memory` counts them. clock: of their helper."""
 
     def __init__(self, max_bytes: int = 1 << 30) -> None:
-        self.host = GrammarHost()
+        self.clock = HandClock()
+        self.host = GrammarHost(clock=self.clock)
         self.memory = GrammarMemory(max_bytes)
 
     async def start(self, bounds: Bounds) -> GrammarProcess:

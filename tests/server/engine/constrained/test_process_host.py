@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from sruserve.server.engine.constrained.process_client import Bounds
+from sruserve.server.engine.constrained.process_host import START_SECONDS
 from sruserve.server.errors import (
     Overloaded,
 )
@@ -22,7 +23,7 @@ from tests.server.observing import until
 
 
 def test_a_helper_is_not_blamed_for_those_who_leave_before_a_process_is_there(
-    grammars: Grammars, monkeypatch: pytest.MonkeyPatch
+    grammars: Grammars,
 ) -> None:
     grammars.regex("a")
     helper = grammars.host.pid
@@ -44,7 +45,7 @@ def test_a_helper_is_not_blamed_for_those_who_leave_before_a_process_is_there(
 
     run(leave())
     assert len(grammars.memory) == 0
-    monkeypatch.setattr(grammars.host, "hang_seconds", 0.0)
+    grammars.clock.now += START_SECONDS + 1
     grammars.regex("b")
     assert grammars.host.pid == helper
 
@@ -101,28 +102,29 @@ def test_a_process_for_which_no_descriptor_is_left_is_refused_as_overload(
     assert begun(grammars.regex("a+")).advance(97)
 
 
-def test_a_helper_that_hangs_is_replaced(
-    grammars: Grammars, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_helper_that_hangs_is_replaced(grammars: Grammars) -> None:
     grammars.regex("a+")
     helper = grammars.host.pid
     assert helper is not None
 
     async def leave() -> None:
-        async with asyncio.timeout(0.05):
-            await grammars.make("regex", "b+")
+        making = asyncio.create_task(grammars.make("regex", "b+"))
+        while not grammars.host.starting:
+            await asyncio.sleep(0)
+        making.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await making
 
     for _ in range(2):
         os.kill(helper, signal.SIGSTOP)
-        with pytest.raises(TimeoutError):
-            run(leave())
+        run(leave())
+        grammars.clock.now += START_SECONDS
         os.kill(helper, signal.SIGCONT)
         assert begun(grammars.regex("b+")).advance(98)
         assert grammars.host.pid == helper, "it did not hang for long"
     os.kill(helper, signal.SIGSTOP)
-    with pytest.raises(TimeoutError):
-        run(leave())
-    monkeypatch.setattr(grammars.host, "hang_seconds", 0.0)
+    run(leave())
+    grammars.clock.now += START_SECONDS + 1
     assert begun(grammars.regex("b+")).advance(98)
     assert grammars.host.pid != helper
     until(lambda: is_gone(helper))

@@ -15,7 +15,7 @@ from sruserve.server.engine.config import EngineConfig
 from sruserve.server.engine.job import Classified, Generated, Job, JobKind, Sampling, SequenceInput
 from sruserve.server.engine.output_reader import StepResult
 from sruserve.server.engine.result_dispatcher import _Message
-from sruserve.server.engine.scheduling import company
+from sruserve.server.engine.scheduling.company import Company
 from sruserve.server.engine.scheduling.step_time import StepTime
 from tests.server.engine.driver import Driver, Submission
 from tests.support import random_model
@@ -279,13 +279,12 @@ def test_completions_that_take_turns_decode_for_5_ms_in_each(
         asyncio.run(run(driver))
 
 
-@pytest.fixture
-def long_company(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tenant is expected again for an hour."""
-    monkeypatch.setattr(company, "_SECONDS", 3600.0)
+def patient(driver: Watched) -> Watched:
+    """The same engine, which expects a tenant again for an hour."""
+    driver.engine._scheduler._company = Company(3600.0)
+    return driver
 
 
-@pytest.mark.usefixtures("long_company")
 def test_steps_of_inputs_stay_short_while_another_tenant_may_come_again(model: Model) -> None:
     async def run(driver: Watched) -> None:
         driver.read(100, 10_000, tenant="many")
@@ -297,11 +296,10 @@ def test_steps_of_inputs_stay_short_while_another_tenant_may_come_again(model: M
         assert set(driver.counts.tokens[before:]) == {128}  # 13 ms
         await driver.end()
 
-    with measured(Watched(model), Slower) as driver:
+    with measured(patient(Watched(model)), Slower) as driver:
         asyncio.run(run(driver))
 
 
-@pytest.mark.usefixtures("long_company")
 def test_steps_of_completions_stay_short_while_another_tenant_may_come_again(
     model: Model,
 ) -> None:
@@ -315,7 +313,7 @@ def test_steps_of_completions_stay_short_while_another_tenant_may_come_again(
         assert set(driver.counts.sequences[before:]) == {90}  # 10 ms
         await driver.end()
 
-    with measured(Watched(model), Slower) as driver:
+    with measured(patient(Watched(model)), Slower) as driver:
         asyncio.run(run(driver))
 
 

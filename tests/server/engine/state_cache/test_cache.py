@@ -22,6 +22,7 @@ from tests.memory import malloc_bytes, python_blocks
 from tests.server.engine.driver import Driver, same_state
 from tests.server.engine.hand_copy_stream import HandCopyStream
 from tests.server.engine.thousands import CLASSIFIER, continue_all
+from tests.server.hand_clock import HandClock
 from tests.support import random_model
 
 TEXT = "It was the best of times, it was the worst of times. " * 4
@@ -354,7 +355,7 @@ def test_host_memory_that_runs_out_leaves_what_there_is_and_is_asked_for_again(
             self.chunks -= 1
             return super().allocate(rows, width)
 
-    copy_stream, layout = Short(), model.network.layout
+    copy_stream, layout, clock = Short(), model.network.layout, HandClock()
 
     async def run(driver: Driver) -> None:
         states = [await cache_state(driver, TEXT[:20]) for _ in range(12)]
@@ -369,14 +370,14 @@ def test_host_memory_that_runs_out_leaves_what_there_is_and_is_asked_for_again(
         assert "no host memory for more than 8 idle states: no more" in caplog.text
         assert await driver.score(TEXT, state_output=StateOutput.NONE)
         copy_stream.chunks = 100
-        await asyncio.sleep(0.4)
+        clock.now += 10
         states += [await cache_state(driver, TEXT[:20]) for _ in range(20)]
         drop(driver, *states)
         await all_free(driver)
 
     driver = Driver(model, limits(model, 16, 100), copy_stream)
     driver.engine._states.cache._host = HostRows(
-        100, layout.width, copy_stream.allocate, chunk_bytes=8 * layout.nbytes, retry_seconds=0.3
+        100, layout.width, copy_stream.allocate, chunk_bytes=8 * layout.nbytes, clock=clock
     )
     with driver:
         asyncio.run(run(driver))

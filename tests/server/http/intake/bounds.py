@@ -10,7 +10,7 @@ from tests.server.http.raw_requests import SECONDS
 Running = tuple[httpx.Client, Application]
 BUDGET = 1 << 20
 LONGEST = 512 << 10
-GRACE, LENIENT_GRACE = 1.0, 3.0  # seconds
+GRACE = 3.0  # seconds
 
 
 def ended(connection: socket.socket) -> bool:
