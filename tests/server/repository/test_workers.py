@@ -6,7 +6,7 @@ import os
 import signal
 import tempfile
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
@@ -31,7 +31,10 @@ NEXT = Plan((("1", "a"), ("2", "b")), "2")
 def workers_of(process: Process) -> list[int]:
     """The process ids of a server's workers: its children that serve."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    commands = {int(pid): Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children}
+    commands: dict[int, bytes] = {}
+    for pid in children:
+        with suppress(OSError):  # it has ended meanwhile
+            commands[int(pid)] = Path(f"/proc/{pid}/cmdline").read_bytes()
     return [
         pid for pid, command in commands.items() if command and b"resource_tracker" not in command
     ]
