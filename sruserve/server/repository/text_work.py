@@ -1,6 +1,7 @@
 """Where a model's texts are tokenized: on the event loop, on shared threads, or on its own."""
 
 from sruserve.model.text.codec import Codec
+from sruserve.model.text.normalized import max_normalized
 from sruserve.server.offload import POOL, Offload
 
 # Longer texts are tokenized on another thread, so that they never block the event loop.
@@ -23,10 +24,12 @@ def pool_for(work: float) -> Offload:
 def pool_for_part(pool: Offload, codec: Codec, part: str) -> Offload:
     """The threads for a part of a text whose tokenizer has `pool`: one for all large parts.
 
+    part: with the word before it that a state holds.
+
     They wait in its queue, not on the threads that other texts share. A pool of the tokenizer's own
     has one thread anyway.
     """
-    is_large = len(part) > _CUT and len(part) * codec.growth > _ALONE
+    is_large = len(part) > _CUT and max_normalized(codec.growth, part) > _ALONE
     return _LONE if is_large and pool is POOL else pool
 
 
