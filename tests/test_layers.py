@@ -119,6 +119,7 @@ ROOMS = (
         "ending",
         "fair_semaphore",
         "field_bounds",
+        "file_limits",
         "freed_memory",
         "json_limits",
         "json_output",

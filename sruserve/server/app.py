@@ -11,6 +11,7 @@ from sruserve.model.errors import ModelError
 from sruserve.server.auth import Tenants
 from sruserve.server.clocks import SYSTEM_CLOCKS, Clocks
 from sruserve.server.errors import NoProcess, ServeError
+from sruserve.server.file_limits import divide_files
 from sruserve.server.freed_memory import FreedMemory
 from sruserve.server.http import (
     docs,
@@ -22,7 +23,7 @@ from sruserve.server.http import (
     v1_routes,
 )
 from sruserve.server.http.call import HttpCall, Message, Receive, Send
-from sruserve.server.http.connections import Connections, divide_files
+from sruserve.server.http.connections import Connections
 from sruserve.server.http.endpoint import HttpEndpoint
 from sruserve.server.http.errors import OriginNotAllowed
 from sruserve.server.http.intake import Intake

@@ -5,7 +5,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import suppress
 
-_DESCRIPTORS = "/proc/self/fd"
+DESCRIPTORS = "/proc/self/fd"
 # The kernel would take up to 4 MiB of a reply that nobody reads; what it has sent is not limited,
 # so long ways are as fast.
 _UNSENT_BYTES = 16 << 10
@@ -23,20 +23,37 @@ def limit_buffers(listener: socket.socket) -> None:
 
 def limit_buffers_of_port(port: int) -> None:
     """Limit the buffers of the listener on a port, whose descriptor its library does not tell."""
+    for listener in listeners_of_port(port):
+        with listener:
+            limit_buffers(listener)
+
+
+def listeners_of_port(port: int) -> Iterator[socket.socket]:
+    """This process's listeners on a port, each with a descriptor of its own, to be closed."""
     for each in _own_sockets():
-        with each:
-            if (
-                each.family in (socket.AF_INET, socket.AF_INET6)
-                and each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-                and each.getsockname()[1] == port
-            ):
-                limit_buffers(each)
+        if (
+            each.family in (socket.AF_INET, socket.AF_INET6)
+            and each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+            and each.getsockname()[1] == port
+        ):
+            yield each
+        else:
+            each.close()
+
+
+def socket_of(descriptor: int) -> socket.socket:
+    """A socket of this process, with a descriptor of its own; raises `OSError` for others."""
+    own = os.dup(descriptor)
+    try:
+        return socket.socket(fileno=own)
+    except OSError:
+        os.close(own)
+        raise
 
 
 def _own_sockets() -> Iterator[socket.socket]:
     """This process's sockets, each with a descriptor of its own; none where there is no /proc."""
     with suppress(FileNotFoundError):
-        for name in os.listdir(_DESCRIPTORS):
-            with suppress(OSError):  # it is closed meanwhile
-                if os.readlink(f"{_DESCRIPTORS}/{name}").startswith("socket:"):
-                    yield socket.socket(fileno=os.dup(int(name)))
+        for name in os.listdir(DESCRIPTORS):
+            with suppress(OSError):  # it is closed meanwhile, or no socket
+                yield socket_of(int(name))

@@ -26,6 +26,7 @@ from sruserve.server.ending import (
     leaving_at_once,
 )
 from sruserve.server.errors import faults
+from sruserve.server.file_limits import files_refusal, files_warning
 from sruserve.server.http.uvicorn_http import HttpProtocol
 from sruserve.server.kernel_buffers import limit_buffers
 from sruserve.server.kserve.grpc.port import hold_port, wants_grpc
@@ -72,8 +73,12 @@ def serve(settings: Settings) -> int:
         folders = find_models(settings)
         dtypes_by_model(settings, [path.name for path in folders])
         certificates = read_certificates(settings)
+        has_grpc = wants_grpc(settings)
     except SettingsError as error:
         return _fail(str(error), EXIT_USAGE)
+    files = settings.max_connections, has_grpc
+    if reason := files_refusal(*files):
+        return _fail(reason, FAILED)
     # With several workers each checks for itself: the supervisor runs without torch.
     if settings.workers == 1 and (reason := _why_no_device(settings)):
         return _fail(reason, FAILED)
@@ -91,12 +96,10 @@ def serve(settings: Settings) -> int:
     settings = settings.model_copy(update={"host": host})  # gRPC resolves names differently
     grpc_reservation = None
     try:
-        if settings.grpc_port is not None and wants_grpc(settings):
+        if settings.grpc_port is not None and has_grpc:
             grpc_reservation = hold_port(settings.host, settings.grpc_port)
             grpc_port = grpc_reservation.getsockname()[1]
             settings = settings.model_copy(update={"grpc_port": grpc_port})
-    except SettingsError as error:
-        return _fail(str(error), EXIT_USAGE)
     except OSError as error:
         return _fail(
             f"cannot listen on {settings.host} port {settings.grpc_port} for gRPC: "
@@ -118,6 +121,8 @@ def serve(settings: Settings) -> int:
     if warning := memory_warning(settings, folders):
         log.warning(warning)
     log.info("starting on %s://%s:%d", scheme, f"[{host}]" if ":" in host else host, port)
+    if warning := files_warning(*files):
+        log.warning(warning)
     with listener, grpc_reservation or nullcontext():
         if settings.workers > 1:
             return _run_workers(settings, listener, certificates)

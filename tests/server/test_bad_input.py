@@ -436,6 +436,15 @@ def test_very_many_unknown_fields_are_counted_but_not_explained(client: httpx.Cl
     assert "30000 errors" in refusal(post(client, SCORE, body), 422, "invalid_request")
 
 
+@pytest.mark.parametrize("name", ["model", "mod\\u0065l"])
+def test_of_two_fields_of_the_same_name_the_last_counts(client: httpx.Client, name: str) -> None:
+    body = '{"model": "%s", "%s": "%s", "input": "who"}'
+    reply = client.post(CLASSIFY, content=body % ("absent", name, "question"))
+    assert reply.status_code == 200, reply.text
+    reply = client.post(CLASSIFY, content=body % ("question", name, "absent"))
+    refusal(reply, 404, "model_not_found", "model")
+
+
 @pytest.mark.parametrize("split", [False, True], ids=["at once", "byte by byte"])
 def test_an_offer_to_upgrade_is_ignored(client: httpx.Client, split: bool) -> None:
     body = b'{"model":"characters","input":"abc"}'

@@ -55,26 +55,46 @@ def test_memory_is_trimmed_at_most_once_a_minute_and_only_if_much_is_there() -> 
     assert not look(FreedMemory(), 0.0)
 
 
-def test_trims_that_give_nothing_back_become_rare(monkeypatch: pytest.MonkeyPatch) -> None:
-    used, free = 100 * MIB, 0
+@pytest.fixture
+def process(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """The bytes of a process: those in use, and those that a trim gives back."""
+    sizes = {"used": 100 * MIB, "free": 0}
 
     def trim(_: int) -> int:
-        nonlocal free
-        free = 0
+        sizes["free"] = 0
         return 0
 
-    monkeypatch.setattr(freed_memory, "resident_bytes", lambda: used + free)
+    monkeypatch.setattr(freed_memory, "resident_bytes", lambda: sum(sizes.values()))
     monkeypatch.setattr(freed_memory, "_malloc_trim", lambda: trim)
+    return sizes
+
+
+def trims(freed: FreedMemory, begin: int, end: int) -> list[int]:
+    """When memory is given back within this time, at a look each second."""
+    return [now for now in range(begin, end) if look(freed, now)]
+
+
+def test_trims_that_give_nothing_back_become_rare(process: dict[str, int]) -> None:
     freed = FreedMemory(spare_bytes=4 * MIB)
-    assert not look(freed, 0.0)
-    used += 16 * MIB
-    trims = [now for now in range(0, 7200, 60) if look(freed, now)]
-    assert trims == [60, 120, 240, 480, 960, 1920, 3840]
-    free = 16 * MIB
-    assert look(freed, 7440)
-    free = 16 * MIB
-    assert look(freed, 11_040)  # an hour later, as was set before the last trim gave much back
-    assert look(freed, 11_100)
+    assert not look(freed, 0)
+    process["used"] += 16 * MIB
+    assert trims(freed, 1, 12_000) == [60, 180, 420, 900, 1860, 3780, 7380, 10_980]
+
+
+def test_a_process_that_grows_again_gives_its_memory_back_within_a_minute(
+    process: dict[str, int],
+) -> None:
+    freed = FreedMemory(spare_bytes=4 * MIB)
+    assert not look(freed, 0)
+    process["used"] += 16 * MIB
+    assert trims(freed, 1, 4000)[-1] == 3780
+    process["free"] = 3 * MIB  # less than it may have
+    assert trims(freed, 4000, 7300) == []
+    process["free"] = 16 * MIB
+    assert trims(freed, 7300, 7360) == [7320]
+    assert trims(freed, 7360, 7530) == [7380, 7500]  # useless, so the next one is due at 7740
+    process["used"] += 16 * MIB
+    assert trims(freed, 7530, 7710) == [7560, 7680]
 
 
 def test_a_server_looks_at_its_memory(monkeypatch: pytest.MonkeyPatch, serve: Serve) -> None:

@@ -515,6 +515,9 @@ def test_a_server_with_few_descriptors_answers_probes_among_silent_clients(folde
         serving(folders / "characters", program=program) as (client, process),
         ExitStack() as stack,
     ):
+        assert process.stdout is not None
+        warning = process.stdout.readline()
+        assert "the limit of open files is 256, so a worker accepts 192 connections" in warning
         address = (client.base_url.host, client.base_url.port or 0)
         for _ in range(400):
             stack.enter_context(socket.create_connection(address))
@@ -523,7 +526,7 @@ def test_a_server_with_few_descriptors_answers_probes_among_silent_clients(folde
                 assert other.get("/readyz").status_code == 200
                 assert complete(other, prompt="a", max_tokens=1)["finish_reason"] == "length"
         process.send_signal(signal.SIGTERM)
-        assert ended(process).count("SRUSERVE_MAX_CONNECTIONS") == 1
+        assert ended(process).count("to raise the limit, raise SRUSERVE_MAX_CONNECTIONS") == 1
 
 
 def test_calls_with_headers_that_cannot_be_write_no_log(folders: Path) -> None:

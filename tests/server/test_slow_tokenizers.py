@@ -113,6 +113,20 @@ def test_large_texts_without_a_place_to_cut_are_tokenized_one_at_a_time(
     assert len(gate.waiting) == 2 * THREADS
 
 
+def test_a_large_word_that_a_state_holds_is_tokenized_alone(
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = {"model": "question", "input": "stuck" + "€" * 50_000}  # of 3 bytes each
+    reply = client.post("/v1/classify", json=first | {"more": True, "return_state": True})
+    (begun,) = reply.json()["results"]
+    gate = Gate(monkeypatch)
+    body = {"model": "question", "input": "stuck", "state": begun["state"]}
+    with requests_at(gate, client, "/v1/classify", body):
+        reply = client.post("/v1/classify", json={"model": "question", "input": "who " * 10_000})
+        assert reply.status_code == 200, reply.text
+        assert len(gate.waiting) == 1
+
+
 def test_a_word_that_a_state_holds_counts_as_read(
     client: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

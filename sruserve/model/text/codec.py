@@ -16,7 +16,7 @@ from sruserve.model.errors import FolderError, TextError, brief, faults
 from sruserve.model.text.characters import Characters, splits_characters
 from sruserve.model.text.decoders import steps_of
 from sruserve.model.text.frames import Frame, Ids
-from sruserve.model.text.normalized import MAX_NORMALIZED, is_too_long
+from sruserve.model.text.normalized import MAX_NORMALIZED, MAX_UTF8_BYTES, is_too_long
 from sruserve.model.text.packed import PackedIds
 from sruserve.model.text.piece_cache import PieceCache
 from sruserve.model.text.separators import separators, words_of
@@ -42,8 +42,8 @@ class Codec(Protocol):
     uncut_because: the same without the truncation of `frame`.
     work: estimated look-ups of 0.2 µs for a character of a text; infinite if they have no known
         bound.
-    growth: the largest factor by which a text is lengthened while it is tokenized; 0: its ids are
-        looked up without the library, which takes little memory.
+    growth: the largest factor by which a text is lengthened while it is tokenized, in UTF-8 bytes;
+        0: its ids are looked up without the library, which takes little memory.
     """
 
     size: int
@@ -138,7 +138,7 @@ class Words:
 
     def __init__(self, file: TokenizerFile, spaces: str) -> None:
         self.growth = file.growth
-        self._longest = int(MAX_NORMALIZED / file.growth)  # never too long
+        self._longest = int(MAX_NORMALIZED / MAX_UTF8_BYTES / file.growth)  # never too long
         self._tokenizer, self.work = file.tokenizer, file.work
         self.size, self.pieces = len(file.entries), file.written.pieces
         self.characters, self.ends = file.characters, file.written.ends

@@ -3,15 +3,25 @@
 from typing import Any
 
 MAX_NORMALIZED = 1 << 21
-_PIECE = 1 << 16  # normalized characters, at most, for which the library holds the interpreter
+MAX_UTF8_BYTES = 4  # of a character
+_PIECE = 1 << 16  # normalized ASCII characters, at most, for which it holds the interpreter
+
+
+def max_normalized(growth: float, text: str) -> float:
+    """The most characters that a text may have once it is normalized: one for each UTF-8 byte.
+
+    A character of several bytes may become as many of one byte without growth in bytes.
+    """
+    size = len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
+    return growth * size
 
 
 def is_too_long(tokenizer: Any, growth: float, text: str) -> bool:
     """Whether a text has more than `MAX_NORMALIZED` characters once it is normalized.
 
-    growth: the largest factor by which the normalizers can lengthen a text.
+    growth: the largest factor by which the normalizers can lengthen a text, in UTF-8 bytes.
     """
-    if len(text) * growth <= MAX_NORMALIZED:
+    if max_normalized(growth, text) <= MAX_NORMALIZED:
         return False
     normalizer, size, length = tokenizer.normalizer, max(1, int(_PIECE / growth)), 0
     for begin in range(0, len(text), size):

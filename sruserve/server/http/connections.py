@@ -1,8 +1,7 @@
-"""Limit the open connections of a worker, which leaves descriptors for everything else."""
+"""Limit the open connections of a worker, so that no address keeps all others out."""
 
 import ipaddress
 import logging
-import resource
 from collections.abc import Callable
 from time import monotonic
 from typing import Protocol
@@ -10,8 +9,6 @@ from typing import Protocol
 log = logging.getLogger("sruserve.server")
 
 _LOG_SECONDS = 60.0
-_RESERVED = 64  # minimum of descriptors for models, Redis, grammars and logs
-_GRPC = 128  # connections: a client process sends all calls over one or two
 
 
 class Connection(Protocol):
@@ -69,7 +66,7 @@ class Connections:
 
     def add(self, address: str) -> PeerConnections | None:
         """Count a new connection; None: there is no room, and it is not counted."""
-        address = _network(address)
+        address = network_of(address)
         peer = self._peers.get(address) or PeerConnections(address)
         has_room = True
         if peer.open >= self._share:
@@ -115,26 +112,8 @@ class Connections:
             )  # fmt: skip
 
 
-def _network(address: str) -> str:
+def network_of(address: str) -> str:
     """What counts as one address: for IPv6 its network half, because a client owns the rest."""
     if ":" not in address or "." in address:
         return address
     return ipaddress.ip_address(address.partition("%")[0]).exploded[:19]
-
-
-def divide_files(connections: int, grpc: bool) -> tuple[int, int]:
-    """Raise the process's limit of open files; returns the HTTP and the gRPC connections.
-
-    gRPC gets at most a quarter of the descriptors, everything but connections a quarter, and HTTP
-    the rest.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = 2 * connections + _RESERVED
-    if soft != resource.RLIM_INFINITY and soft < needed:
-        soft = needed if hard == resource.RLIM_INFINITY else min(hard, needed)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    if soft == resource.RLIM_INFINITY:
-        return connections, _GRPC if grpc else 0
-    available = soft - max(_RESERVED, soft // 4)
-    grpc_connections = min(_GRPC, max(1, available // 3)) if grpc else 0
-    return min(connections, max(1, available - grpc_connections)), grpc_connections

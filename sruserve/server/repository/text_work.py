@@ -1,6 +1,7 @@
 """Where a model's texts are tokenized: on the event loop, on shared threads, or on its own."""
 
 from sruserve.model.text.codec import Codec
+from sruserve.model.text.normalized import max_normalized
 from sruserve.server.offload import LONG_CHARACTERS, POOL, Offload
 
 # Limits in look-ups of a tokenizer, 0.2 µs each: for a text on the event loop, and for a character
@@ -21,10 +22,12 @@ def pool_for(work: float) -> Offload:
 def pool_for_part(pool: Offload, codec: Codec, part: str) -> Offload:
     """The threads for a part of a text whose tokenizer has `pool`: one for all large parts.
 
+    part: with the word before it that a state holds.
+
     They wait in its queue, not on the threads that other texts share. A pool of the tokenizer's own
     has one thread anyway.
     """
-    is_large = len(part) > _CUT and len(part) * codec.growth > _ALONE
+    is_large = len(part) > _CUT and max_normalized(codec.growth, part) > _ALONE
     return _LONE if is_large and pool is POOL else pool
 
 

@@ -67,9 +67,10 @@ async def read_inputs(
     items: list[T] = []
     for first, end, size in turns(inputs, starts):
         tokens, content, start = None, inputs[first], starts[first]
-        if isinstance(content, str) and len(content) > TURN and served.model.codec is not None:
-            word = start.word if start is not None else ""
-            codec, pool = served.model.codec, served.pool
+        word, codec = start.word if start is not None else "", served.model.codec
+        is_long = len(word) + len(content) > TURN
+        if is_long and isinstance(content, str) and codec is not None:
+            pool = served.pool
             tokens = await read_parts(caller, codec, pool, content, word, field, more, locate)
         cost = size if tokens is None else TURN
         items += await offload(
@@ -109,12 +110,12 @@ def turns(
     first = size = 0
     for index, (content, start) in enumerate(zip(inputs, starts, strict=True)):
         characters = _size(content)
+        if start is not None:
+            characters += len(start.word) + len(start.held_back)
         if first < index and characters > TURN:
             yield first, index, size
             first, size = index, 0
         size += characters + INPUT_CHARACTERS
-        if start is not None:
-            size += len(start.word) + len(start.held_back)
         if size >= TURN or index + 1 == len(inputs):
             yield first, index + 1, size
             first, size = index + 1, 0
@@ -134,17 +135,18 @@ async def read_parts(
     """The tokens of a long text, each part in a turn.
 
     limit: the rest is not read once there are more tokens than these.
+    word: the text that the state before it holds, which is read with the first part.
 
     None: the text has only one part, which may be read with others.
     """
-    parts = await offload(True, codec.parts, text, TURN, cost=TURN, caller=caller)
-    if len(parts) == 1 and pool_for_part(pool, codec, text) is pool:
+    parts = await offload(True, codec.parts, text, TURN, cost=TURN, caller=caller) or [text]
+    if len(parts) == 1 and pool_for_part(pool, codec, word + text) is pool:
         return None
     tokens, count = [], 0
     for number, part in enumerate(parts, 1):
         arguments = codec, part, word, more and number == len(parts), field, locate
+        own = pool_for_part(pool, codec, word + part)
         cost, word = len(word) + len(part), ""
-        own = pool_for_part(pool, codec, part)
         read = await offload(True, read_part, *arguments, cost=cost, caller=caller, pool=own)
         tokens.append(read)
         count += len(read.ids)

@@ -56,8 +56,9 @@ async def read_sources(
     text, sources = served.model.source_text, list[Source]()
     for first, end, size in turns(inputs, starts):
         tokens, content, before = None, inputs[first], befores[first]
-        if text is not None and isinstance(content, str) and len(content) > TURN:
-            word = "" if before is None else before.word
+        word = "" if before is None else before.word
+        is_long = end == first + 1 and len(word) + len(content) > TURN
+        if is_long and text is not None and isinstance(content, str):
             arguments = text.codec, served.pool, content, word, "input", more, False
             tokens = await read_parts(caller, *arguments, limit=served.engine.max_source)
         sources += await offload(

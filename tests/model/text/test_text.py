@@ -469,6 +469,21 @@ def test_a_text_without_cuts_that_normalizers_make_too_long_is_refused(
             read("a" * 101)
 
 
+@pytest.mark.parametrize("across", [[], [ACROSS]], ids=["words", "whole texts"])
+def test_characters_of_several_bytes_that_become_as_many_of_one_byte_count_as_these(
+    monkeypatch: pytest.MonkeyPatch, across: list[dict[str, Any]]
+) -> None:
+    for module in (normalized, text_module, subwords):
+        monkeypatch.setattr(module, "MAX_NORMALIZED", 16 * 100)
+    shortened = replace("aaaa", String="\N{GRINNING FACE}")
+    codec = tokenizer_codec(with_steps(shortened, *across), "")
+    assert isinstance(codec, Words) == (not across)
+    assert len(codec.encode("\N{GRINNING FACE}" * 400)[0]) == 1
+    for read in (codec.encode, codec.locate):
+        with pytest.raises(TextError, match=r"401 characters, and the tokenizer makes more"):
+            read("\N{GRINNING FACE}" * 401)
+
+
 def test_bytes_are_ranked_as_listed() -> None:
     codec = Bytes([98, 97, 0xC3, 0xA9])
     assert codec.encode("abé")[0].tolist() == [1, 0, 2, 3]

@@ -1,10 +1,7 @@
 """Open connections are bounded, idle ones give way, and one address leaves room for others."""
 
 import json
-import os
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 
@@ -249,23 +246,3 @@ def test_of_crowds_the_log_tells_once_in_a_while(caplog: pytest.LogCaptureFixtur
     for _ in range(100):
         connections.add("a")
     assert caplog.text.count("SRUSERVE_MAX_CONNECTIONS") == 1
-
-
-def test_http_and_grpc_leave_a_quarter_of_the_descriptors_for_everything_else() -> None:
-    code = (
-        "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (128, {hard}));"
-        "from sruserve.server.http.connections import divide_files;"
-        "print(*divide_files({limit}, {grpc}), resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
-    )
-
-    def limits(hard: int, limit: int, grpc: bool = True) -> str:
-        return subprocess.run(
-            [sys.executable, "-c", code.format(hard=hard, limit=limit, grpc=grpc)],
-            capture_output=True, check=True, text=True, env=os.environ,
-        ).stdout.strip()  # fmt: skip
-
-    assert limits(256, 4096) == "128 64 256"  # raised to the hard limit, as far as that goes
-    assert limits(1024, 100) == "100 66 264"  # no more than is needed
-    assert limits(1024, 4096) == "640 128 1024"
-    assert limits(8192, 4096) == "4096 128 8192"
-    assert limits(1024, 4096, grpc=False) == "768 0 1024"

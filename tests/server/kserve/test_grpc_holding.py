@@ -310,3 +310,28 @@ def connects(port: int) -> bool:
             return True
     except ConnectionError:
         return False
+
+
+@pytest.mark.parametrize("streams", [1, 3])
+def test_a_stream_whose_replies_are_not_read_waits_with_one_of_them(
+    serve: Serve, streams: int
+) -> None:
+    requests = 20
+    with (
+        serve("question", **LIMITS) as running,
+        RawClient(port(running), window=0) as client,
+        RawClient(port(running)) as other,
+    ):
+        calls = [client.call(STREAM) for _ in range(streams)]
+        for call in calls:
+            client.send(call, requests * message(question()), end=True)
+        until(lambda: inferences(running[0]) == streams)
+        for _ in range(10):  # whatever would be answered, is answered before these probes
+            probe = other.call(LIVE)
+            other.until(lambda probe=probe: probe in other.ended)  # type: ignore[misc]
+        assert inferences(running[0]) == streams
+        assert running[1].lifecycle.active == 0
+        for call in calls:
+            client.open_window(call)
+        client.until(lambda: set(calls) <= set(client.ended))
+        assert inferences(running[0]) == streams * requests

@@ -1,5 +1,6 @@
 """The gRPC server: its port, its limits, its health."""
 
+import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
@@ -12,7 +13,9 @@ from sruserve.server.ending import GRPC_SECONDS
 from sruserve.server.http.errors import RouteNotFound
 from sruserve.server.kernel_buffers import limit_buffers_of_port
 from sruserve.server.kserve.grpc.codec import parse
+from sruserve.server.kserve.grpc.connection_shares import ConnectionShares
 from sruserve.server.kserve.grpc.core import is_running, new_server
+from sruserve.server.kserve.grpc.port_connections import PortConnections
 from sruserve.server.kserve.grpc.probes import Probes
 from sruserve.server.kserve.grpc.service import SERVICE, GrpcService
 from sruserve.server.kserve.grpc.tls import server_credentials
@@ -70,6 +73,8 @@ class GrpcServer:
         self._certificates = certificates
         self._settings = settings
         self._stopping = False
+        self._connections = connections
+        self._looking: asyncio.Task[None] | None = None
         self._server = new_server(_options(settings, connections))
         self.probes = Probes(inference.ready)
         service = GrpcService(settings, lifecycle, inference)
@@ -100,11 +105,15 @@ class GrpcServer:
             ) from None
         limit_buffers_of_port(self.port)
         await self._server.start()
+        connections = PortConnections(self.port, ConnectionShares(self._connections))
+        self._looking = asyncio.create_task(connections.run())
         log.info("gRPC is on %s port %d", host, self.port)
 
     async def stop(self) -> None:
         """Accept no more calls, and end the open ones."""
         self._stopping = True
+        if self._looking is not None:
+            self._looking.cancel()
         await self._server.stop(GRPC_SECONDS)
 
 
