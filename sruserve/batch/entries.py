@@ -7,6 +7,7 @@ from typing import Any
 
 from sruserve.batch.records import Record, Texts
 from sruserve.server.errors import InvalidRequest, MalformedBody, ServeError, WrongTask
+from sruserve.server.tasks.complete import CompleteTask
 from sruserve.server.tasks.completion_request import CompletionRequest
 from sruserve.server.tasks.embed import EmbedTask
 from sruserve.server.tasks.requests import ModelRequest
@@ -14,7 +15,11 @@ from sruserve.server.tasks.score import ScoreTask
 from sruserve.server.tasks.table import TABLE, AnyTask, default_tasks
 
 _TASKS: dict[str, type[AnyTask]] = {**default_tasks(), "score": ScoreTask, "embed": EmbedTask}
-_ROUTES = {f"/v1/{task.route}": task.schema for task in TABLE if task.route is not None}
+_ROUTES = {
+    f"/v1/{task.route}": task.schema
+    for task in (CompleteTask, *TABLE)  # a message names the route of most lines first
+    if task.route is not None
+}
 CONTENTS = ("input", "pair", "features", "question", "context")
 
 
