@@ -74,6 +74,7 @@ class GrammarProcess:
 
     owner: the owner whose share of the memory it uses.
     stall_seconds: after which a process that does not answer ends.
+    start_seconds: to start it, and first the helper if that does not run.
     """
 
     def __init__(
@@ -84,9 +85,10 @@ class GrammarProcess:
         bounds: Bounds,
         owner: Hashable = None,
         stall_seconds: float = STALL_SECONDS,
+        start_seconds: float = START_SECONDS,
     ) -> None:
         self.bounds, self._memory = bounds, memory
-        self.owner, self.stall_seconds = owner, stall_seconds
+        self.owner, self.stall_seconds, self._start_seconds = owner, stall_seconds, start_seconds
         self.used_bytes = self._base_bytes = 0
         self.ended = False
         self.pid = 0
@@ -312,7 +314,7 @@ class GrammarProcess:
     async def _receive_pid(self) -> Exception | None:
         """Receive the pid of the process; returns the error if it does not start."""
         try:
-            async with asyncio.timeout(START_SECONDS):
+            async with asyncio.timeout(self._start_seconds):
                 self.pid = int(await self._receive_message())
         except (EOFError, OSError) as error:
             return error

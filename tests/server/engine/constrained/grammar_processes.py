@@ -41,7 +41,10 @@ class Grammars:
 
     async def start(self, bounds: Bounds) -> GrammarProcess:
         channel = await self.host.fork()
-        process = GrammarProcess(self.host, channel, self.memory, bounds, stall_seconds=_SECONDS)
+        process = GrammarProcess(
+            self.host, channel, self.memory, bounds,
+            stall_seconds=_SECONDS, start_seconds=_SECONDS,
+        )  # fmt: skip
         await process.start()
         return process
 
