@@ -9,6 +9,7 @@ from typing import BinaryIO, NoReturn
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
+from rich.text import Text
 
 from sruserve.model.errors import printable
 
@@ -24,8 +25,9 @@ def fail(error: Exception, code: int = 1) -> NoReturn:
 
 def show_error(error: Exception) -> None:
     """Print an error in one line."""
-    text = printable(" ".join(str(error).splitlines())).replace("[", r"\[")
-    _errors.print(f"[bold red]error:[/] {text}", soft_wrap=True)
+    text = printable(" ".join(str(error).splitlines()))
+    # as a value, not as markup: a text may have tags and escapes of its own
+    _errors.print(Text.assemble(("error:", "bold red"), " ", text), soft_wrap=True)
 
 
 def progress_bar() -> Progress:

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from sruserve import __version__
 from sruserve.cli import app
+from sruserve.cli_shared import show_error
 from sruserve.server.repository.discovery import BUNDLED
 from sruserve.server.settings import Settings
 from tests.support import save_random_model
@@ -320,3 +321,9 @@ def test_a_state_is_exported_only_with_keys_and_from_a_token(
     assert result.exit_code == code
     assert message in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+def test_an_error_shows_what_looks_like_markup_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    text = r"the server said \[/b] :smile: [red] \[link=http://a.example]here[/link]"
+    show_error(ValueError(text))
+    assert capsys.readouterr().err == f"error: {text}\n"

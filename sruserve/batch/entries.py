@@ -15,11 +15,9 @@ from sruserve.server.tasks.score import ScoreTask
 from sruserve.server.tasks.table import TABLE, AnyTask, default_tasks
 
 _TASKS: dict[str, type[AnyTask]] = {**default_tasks(), "score": ScoreTask, "embed": EmbedTask}
-_ROUTES = {
-    f"/v1/{task.route}": task.schema
-    for task in (CompleteTask, *TABLE)  # a message names the route of most lines first
-    if task.route is not None
-}
+# A message names the route of most lines first.
+_IN_ORDER: tuple[type[AnyTask], ...] = (CompleteTask, *TABLE)
+_ROUTES = {f"/v1/{task.route}": task.schema for task in _IN_ORDER if task.route is not None}
 CONTENTS = ("input", "pair", "features", "question", "context")
 
 

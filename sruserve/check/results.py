@@ -1,7 +1,7 @@
 """Results of a server as plain values, and how two of them differ."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,32 +78,21 @@ def joined(results: Sequence[Result]) -> Result:
 
 def compare(expected: Result, actual: Result) -> Difference | None:
     """The difference of two results, or None if they are equal bit for bit."""
-    pairs = [
-        (name, expected.parts.get(name, ()), actual.parts.get(name, ()))
-        for name in dict.fromkeys((*expected.parts, *actual.parts))
-    ]
-    differences = [
-        (f"{name}[{i}]" if max(len(one), len(other)) > 1 else name, i, one, other)
-        for name, one, other in pairs
-        for i in range(max(len(one), len(other)))
-        if not _same(_at(one, i), _at(other, i))
-    ]
-    if not differences:
-        return None
-    where, i, one, other = differences[0]
-    numbers = [
-        (_at(one, i), _at(other, i))
-        for _, i, one, other in differences
-        if _is_number(_at(one, i)) and _is_number(_at(other, i))
-    ]
-    largest, relative = _largest(numbers)
-    return Difference(
-        f"{where}: {_shown(one, i)} became {_shown(other, i)}",
-        largest,
-        relative,
-        all(isinstance(one, float) or isinstance(other, float) for one, other in numbers)
-        and len(numbers) == len(differences),
-    )
+    where, largest, relative, only_numbers = "", 0.0, 0.0, True
+    for name in dict.fromkeys((*expected.parts, *actual.parts)):
+        one, other = expected.parts.get(name, ()), actual.parts.get(name, ())
+        for i in range(max(len(one), len(other))):
+            a, b = _at(one, i), _at(other, i)
+            if _same(a, b):
+                continue
+            if not where:
+                place = f"{name}[{i}]" if max(len(one), len(other)) > 1 else name
+                where = f"{place}: {_shown(one, i)} became {_shown(other, i)}"
+            if _is_number(a) and _is_number(b):
+                distance, scaled = _distance(a, b)
+                largest, relative = max(largest, distance), max(relative, scaled)
+            only_numbers = only_numbers and _are_floats(a, b)
+    return Difference(where, largest, relative, only_numbers) if where else None
 
 
 def _at(values: Values, i: int) -> Scalar:
@@ -125,20 +114,20 @@ def _is_number(value: Scalar) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _largest(pairs: Iterable[tuple[Any, Any]]) -> tuple[float, float]:
-    """The largest absolute difference, and the largest relative one."""
-    largest = relative = 0.0
-    for one, other in pairs:
-        try:
-            distance = float(abs(one - other))
-            scale = max(1.0, abs(float(one)), abs(float(other)))
-        except OverflowError:  # an integer beyond all floats
-            distance, scale = math.inf, 1.0
-        if math.isnan(distance):
-            distance = math.inf
-        largest = max(largest, distance)
-        relative = max(relative, distance / scale)
-    return largest, relative
+def _are_floats(one: Scalar, other: Scalar) -> bool:
+    """Whether both are numbers, and one of them no integer."""
+    numbers = _is_number(one) and _is_number(other)
+    return numbers and (isinstance(one, float) or isinstance(other, float))
+
+
+def _distance(one: Any, other: Any) -> tuple[float, float]:
+    """The absolute difference of two numbers, and the relative one."""
+    try:
+        distance = float(abs(one - other))
+        scale = max(1.0, abs(float(one)), abs(float(other)))
+    except OverflowError:  # an integer beyond all floats
+        return math.inf, math.inf
+    return (distance, distance / scale) if math.isfinite(distance) else (math.inf, math.inf)
 
 
 def _shown(values: Values, i: int) -> str:

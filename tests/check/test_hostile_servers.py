@@ -1,6 +1,7 @@
 """Servers that break HTTP, never answer or never end are named in one line, before long."""
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from sruserve.check.errors import CheckError, NoAnswer, Refused
 from sruserve.check.findings import Verdict
 from sruserve.cli import app
 from tests.check.conftest import Examine, findings
-from tests.check.fakes import FakeServer, TensorServer, running
+from tests.check.fakes import FakeServer, StreamServer, TensorServer, running
 from tests.check.hostile import Answer, answering, is_silent, repeats, says
 
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -145,3 +146,66 @@ def test_replies_of_another_shape_are_named(
     with answering(says(reply)) as url, pytest.raises(CheckError, match=message) as raised:
         examine(url)
     assert len(str(raised.value)) <= 2000
+
+
+class Odd(StreamServer):
+    """sruserve's protocol, with a field of another kind in the replies to a path.
+
+    task: of the model. inputs: its only input's name.
+    """
+
+    def __init__(self, path: str, fields: dict[str, Any], task: str, inputs: str) -> None:
+        super().__init__()
+        self.path, self.fields, self.task, self.inputs = path, fields, task, inputs
+
+    def answer(self, method: str, path: str, body: Any) -> Any:
+        entry = {"id": "sum", "owned_by": "sruserve", "task": self.task, "streams": True}
+        replies: dict[str, Any] = {
+            "/v1/models": entry,
+            "/v2/models/sum": {"name": self.inputs, "datatype": "BYTES", "shape": [-1, 1]},
+            "/v2/models/sum/config": {"max_batch_size": 8},
+            "/v1/translate": {"text": "a"},
+            "/v1/completions": {"text": "a", "index": 0},
+        }
+        if path not in replies:
+            return super().answer(method, path, body)
+        reply = replies[path] | (self.fields if path == self.path else {})
+        if path == "/v1/completions" and body.get("stream"):
+            return {"events": [{"choices": [reply]}]}
+        count = len(body["input"]) if path == "/v1/translate" and type(body["input"]) is list else 1
+        names = {
+            "/v1/models": "data", "/v2/models/sum": "inputs", "/v1/completions": "choices",
+            "/v1/translate": "results",
+        }  # fmt: skip
+        return {names[path]: [reply] * count} if path in names else reply
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "task", "inputs"),
+    [
+        ("/v1/models", {"id": "\ud800"}, "classify", "text"),
+        ("/v1/models", {"vocab_size": 0}, "classify", "input_ids"),
+        ("/v1/models", {}, "generate", "features"),
+        ("/v2/models/sum/config", {"input": 5}, "classify", "text"),
+        ("/v2/models/sum/config", {"input": [{"name": ["x"], "optional": True}]}, "tag", "text"),
+        ("/v1/translate", {"text": 5}, "translate", "text"),
+        ("/v1/completions", {"token_ids": 5}, "generate", "text"),
+    ],
+)
+def test_odd_fields_of_replies_end_in_findings_or_an_error_of_ours(
+    examine: Examine, path: str, fields: dict[str, Any], task: str, inputs: str
+) -> None:
+    with running(Odd(path, fields, task, inputs)) as server, suppress(CheckError):
+        examine(server.url, model=fields.get("id", "sum"))
+
+
+@pytest.mark.parametrize("field", ["output", "input"])
+def test_names_of_tensors_that_are_no_texts_are_no_names(examine: Examine, field: str) -> None:
+    class Named(TensorServer):
+        def answer(self, method: str, path: str, body: Any) -> Any:
+            if path.endswith("/config"):
+                return {"max_batch_size": 8, field: [{"name": ["y"], "optional": True}]}
+            return super().answer(method, path, body)
+
+    with running(Named()) as server:
+        assert findings(examine(server.url))["company"].verdict is Verdict.PASSES

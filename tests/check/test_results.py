@@ -1,6 +1,7 @@
 """Two results are equal only bit for bit; a difference has a place, a size and a kind."""
 
 import math
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -55,6 +56,24 @@ def test_rounding_is_relative_to_large_numbers_and_absolute_for_small_ones() -> 
         gap = difference(one, other)
         assert gap is not None
         assert gap.is_rounding == is_rounding
+
+
+@pytest.mark.parametrize("other", [math.inf, math.nan, 10**400])
+def test_an_infinite_difference_is_no_rounding(other: float) -> None:
+    difference = compare(Result({"y": (1.0,)}), Result({"y": (other,)}))
+    assert difference is not None
+    assert difference.largest == difference.relative == math.inf
+    assert not difference.is_rounding
+
+
+def test_a_comparison_of_many_values_takes_no_memory_for_each() -> None:
+    one, other = (Result({"y": tuple(range(i, i + 100_000))}) for i in (0, 1))
+    tracemalloc.start()
+    try:
+        compare(one, other)
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_missing_value_and_a_missing_part_differ() -> None:

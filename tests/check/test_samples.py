@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sruserve.check.errors import CheckError
-from sruserve.check.protocols.tensors import model_inputs
+from sruserve.check.protocols.tensors import model_inputs, values_of
 from sruserve.check.samples import TEXTS, Sample
 
 PLACES = st.lists(st.floats(0, 1), max_size=4)
@@ -82,6 +82,9 @@ def test_optional_inputs_are_left_out_and_all_others_get_values() -> None:
     [
         ({"name": "x", "datatype": "FP16", "shape": [1]}, "FP16"),
         ({"name": "x", "datatype": "FP32", "shape": ["many"]}, "invalid shape"),
+        ({"name": "x", "datatype": "FP32", "shape": [float("inf")]}, "invalid shape"),
+        ({"name": "x", "datatype": "FP32", "shape": [9] * 1_000_000}, "1000000 dimensions"),
+        ({"name": ["x"], "datatype": "FP32", "shape": [1]}, "no str 'name'"),
         ({"name": "x", "datatype": "FP32"}, "no list 'shape'"),
     ],
 )
@@ -95,3 +98,19 @@ def test_an_input_that_would_fill_the_memory_is_refused() -> None:
     (each,) = model_inputs(metadata, {"max_batch_size": 0})
     with pytest.raises(CheckError, match="too large"):
         each.value("a", random.Random(0))
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        [{"name": "x", "datatype": "BYTES", "shape": [-1, 1 << 40]}],
+        [{"name": f"x{i}", "datatype": "FP32", "shape": [1, 1 << 19]} for i in range(3)],
+    ],
+    ids=["copies of a text", "many inputs"],
+)
+def test_inputs_that_would_fill_the_memory_together_are_refused(
+    inputs: list[dict[str, Any]],
+) -> None:
+    chosen = model_inputs({"inputs": inputs}, {"max_batch_size": 0})
+    with pytest.raises(CheckError, match="over 1048576 elements"):
+        values_of(chosen, "two words", random.Random(0))

@@ -33,7 +33,7 @@ def streamed(server: Transport, body: Mapping[str, Any], ready: Ready | None = N
     for event in server.events(PATH, {**body, "stream": True}, ready):
         for choice in objects(event, "choices"):
             texts.append(field(choice, "text", str))
-            ids += choice.get("token_ids") or ()
+            ids += flatten(choice.get("token_ids") or [])
             finish = choice.get("finish_reason") or finish
     whole = {"text": "".join(texts), "finish_reason": finish, "token_ids": ids}
     return text_alone(result_of(whole))

@@ -5,12 +5,11 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
-from urllib.parse import quote
 
 from sruserve.check.errors import Misuse, NotApplicable, Refused
 from sruserve.check.protocols.choosing import choose
-from sruserve.check.protocols.fields import field, objects
-from sruserve.check.protocols.tensors import Input, model_inputs
+from sruserve.check.protocols.fields import field, objects, segment, texts_of
+from sruserve.check.protocols.tensors import Input, model_inputs, values_of
 from sruserve.check.results import Result, Values, flatten, joined
 from sruserve.check.samples import Sample
 from sruserve.check.server import (
@@ -42,12 +41,12 @@ class KServeServer(Server):
         is_sruserve: bool,
     ) -> None:
         super().__init__(replicas, model)
-        self.path = f"/v2/models/{quote(model, safe='')}/infer"
+        self.path = f"/v2/models/{segment(model)}/infer"
         self.is_sruserve = is_sruserve
         self.has_sequences = "sequence_batching" in config
         self._inputs = tuple(inputs)
-        outputs = [entry.get("name") for entry in objects({"output": [], **config}, "output")]
-        writes = bool({"text_output", "output_ids"} & set(outputs))
+        outputs = texts_of(objects({"output": [], **config}, "output"), "name")
+        writes = bool({"text_output", "output_ids"} & outputs)
         self.generates = is_sruserve and writes and "score" not in outputs  # as translations have
 
     @classmethod
@@ -60,7 +59,7 @@ class KServeServer(Server):
             entries = [e for e in objects(index, "models") if e.get("state", "READY") == "READY"]
             names = list(dict.fromkeys(field(entry, "name", str) for entry in entries))
         chosen = choose(model, names, _KIND)
-        path = f"/v2/models/{quote(chosen, safe='')}"
+        path = f"/v2/models/{segment(chosen)}"
         metadata = server.get(path)
         config: dict[str, Any] = {}
         with suppress(Refused):
@@ -77,7 +76,7 @@ class KServeServer(Server):
         samples = []
         for number, text in enumerate(texts):
             generator = random.Random(number)
-            values = {each.name: each.value(text, generator) for each in self._inputs}
+            values = values_of(self._inputs, text, generator)
             options = _GENERATION if self.generates else {}
             samples.append(Sample(values, along, options, number))
         return tuple(samples)

@@ -4,12 +4,11 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
-from urllib.parse import quote
 
 from sruserve.check.errors import NotApplicable, Refused
 from sruserve.check.protocols.choosing import choose
 from sruserve.check.protocols.completions import result_of
-from sruserve.check.protocols.fields import field, objects
+from sruserve.check.protocols.fields import field, objects, segment
 from sruserve.check.protocols.openai import OpenAiServer
 from sruserve.check.protocols.sruserve_results import task_result
 from sruserve.check.protocols.sruserve_streams import HeldStream, StateTokens
@@ -29,6 +28,7 @@ from sruserve.check.transport import Transport
 _GENERATION = {"max_tokens": 24, "temperature": 0.8, "logprobs": 1, "return_token_ids": True}
 _KIND = "models"
 _STATE_TOO_LARGE = "state_too_large"
+_ANY_VOCABULARY = 10  # ids that most models have
 _WAIT_K = 3  # tokens of a text, some of whose chunks then have a part of its translation
 _INPUTS = {"generate": "prompt", "answer": "question"}
 _ID_INPUTS = ("input_ids", "pair_ids")
@@ -52,7 +52,8 @@ class SruserveServer(Server):
         if self.task == "pair":
             self.path = "/v1/classify"
         self._inputs = tuple(inputs)
-        self._vocab_size = description.get("vocab_size")
+        size = description.get("vocab_size")
+        self._vocab_size = size if isinstance(size, int) and size > 0 else _ANY_VOCABULARY
         (self._first,) = self.samples(TEXTS[:1])
 
     @classmethod
@@ -63,7 +64,7 @@ class SruserveServer(Server):
             for entry in objects(replicas[0].get("/v1/models"), "data")
         }
         chosen = choose(model, list(entries), _KIND)
-        path = f"/v2/models/{quote(chosen, safe='')}"
+        path = f"/v2/models/{segment(chosen)}"
         metadata, config = replicas[0].get(path), replicas[0].get(f"{path}/config")
         inputs = model_inputs(metadata, config if isinstance(config, dict) else {})
         return cls(replicas, entries[chosen], inputs)
@@ -77,13 +78,12 @@ class SruserveServer(Server):
         generator = random.Random(number)
         name = _INPUTS.get(self.task, "input")
         first = self._inputs[0]
-        if first.name == "features":
+        if first.name == "features" and self.task != "generate":
             features = {"features": first.value(text, generator)}
             return Sample(features, frozenset(features), number=number)
         value: Any = text
         if first.name in _ID_INPUTS:
-            size = self._vocab_size if isinstance(self._vocab_size, int) else 10
-            value = [generator.randrange(size) for _ in text.split()]
+            value = [generator.randrange(self._vocab_size) for _ in text.split()]
         values = {name: value}
         if self.task == "pair":
             values["pair"] = value[::-1]

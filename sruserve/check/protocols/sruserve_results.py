@@ -28,7 +28,8 @@ def task_result(task: str, entry: Mapping[str, Any]) -> Result:
         return Result(values, frozenset({"steps"}) & values.keys())
     if task == "translate":
         text, ids = entry.get("text"), entry.get("token_ids")
-        written = {"text": flatten(list(text or "")), "token_ids": flatten(ids or [])}
+        characters = tuple(text) if isinstance(text, str) else flatten(text or [])
+        written = {"text": characters, "token_ids": flatten(ids or [])}
         of_last = ("finish_reason", "score", "log_probability")
         ends = {name: flatten(entry.get(name)) for name in of_last}
         return Result({**written, **ends}, frozenset(written))

@@ -2,10 +2,9 @@
 
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 from sruserve.check.errors import CheckError
-from sruserve.check.protocols.fields import field
+from sruserve.check.protocols.fields import field, segment
 from sruserve.check.results import Result
 from sruserve.check.samples import Sample
 from sruserve.check.server import NumberedStream, Ready, Tokens
@@ -49,7 +48,7 @@ class HeldStream(NumberedStream):
         self._server = server
         body = {"model": server.model, "idle_seconds": _IDLE_SECONDS}
         stream = field(server.replicas[0].post("/v1/streams", body), "id", str)
-        self._path = f"/v1/streams/{quote(stream, safe='')}"
+        self._path = f"/v1/streams/{segment(stream)}"
 
     def step(
         self, number: int, chunk: Sample, last: bool, replica: int = 0, ready: Ready | None = None

@@ -1,17 +1,19 @@
 """KServe's tensors: the inputs that a model's metadata asks for, and values that fit."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Self
 
 from sruserve.check.errors import Misuse, NoAnswer
-from sruserve.check.protocols.fields import field, objects
+from sruserve.check.protocols.fields import field, objects, texts_of
 
 _FLOATS = ("FP32", "FP64")
 _INTEGERS = ("INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64")
 _FREE_SIZE = 4  # of a dimension of any size that is neither batch nor time
-_MAX_ELEMENTS = 1 << 20
+_MAX_ELEMENTS = 1 << 20  # numbers and characters of all inputs of a request
+_MAX_DIMENSIONS = 64
 
 
 @dataclass(frozen=True)
@@ -40,20 +42,23 @@ class Input:
 
     def value(self, text: str, generator: random.Random) -> Any:
         """A text; or steps of numbers, as many as the text has words: rows of flat numbers."""
+        if self.elements(text) > _MAX_ELEMENTS:
+            raise Misuse(f"input {self.name} has over {_MAX_ELEMENTS} elements; it is too large")
         if self.is_text:
             return text
-        elements = 1
-        for size in self.row:
-            elements *= size
         steps = len(text.split()) if self.has_time else 1
-        if elements * steps > _MAX_ELEMENTS:
-            raise Misuse(f"input {self.name} has over {_MAX_ELEMENTS} elements; it is too large")
-        return [[self._number(generator) for _ in range(elements)] for _ in range(steps)]
+        row = prod(self.row)
+        return [[self._number(generator) for _ in range(row)] for _ in range(steps)]
+
+    def elements(self, text: str) -> int:
+        """The characters or numbers of the tensor for a text."""
+        each = len(text) if self.is_text else len(text.split()) if self.has_time else 1
+        return each * prod(self.row)
 
     def tensor(self, values: list[Any]) -> dict[str, Any]:
         """The tensor of one value, or of a batch of values."""
         if self.is_text:
-            elements = [each for value in values for each in (value,) * _product(self.row)]
+            elements = [each for value in values for each in (value,) * prod(self.row)]
         else:
             elements = [number for value in values for row in value for number in row]
         batch = [len(values)] if self.has_batch else []
@@ -81,21 +86,28 @@ class Input:
                 f"input {name} is {datatype}, which JSON cannot carry; models with FP32, FP64, "
                 "integers, BOOL or BYTES can be examined"
             )
+        sizes = field(entry, "shape", list)
         try:
-            shape = tuple(int(size) for size in field(entry, "shape", list))
-        except (TypeError, ValueError):
+            shape = tuple(int(size) for size in sizes[: _MAX_DIMENSIONS + 1])
+        except (TypeError, ValueError, OverflowError):
             raise NoAnswer(f"the metadata of input {name} has an invalid shape") from None
+        if len(shape) > _MAX_DIMENSIONS:
+            raise NoAnswer(f"input {name} has {len(sizes)} dimensions, more than {_MAX_DIMENSIONS}")
         return cls(name, datatype, shape[1:] if has_batch else shape, has_batch)
+
+
+def values_of(inputs: Sequence[Input], text: str, generator: random.Random) -> dict[str, Any]:
+    """A value of each input by name; raises `Misuse` if a request with all is too large."""
+    if sum(each.elements(text) for each in inputs) > _MAX_ELEMENTS:
+        raise Misuse(f"the model's {len(inputs)} inputs have over {_MAX_ELEMENTS} elements")
+    return {each.name: each.value(text, generator) for each in inputs}
 
 
 def model_inputs(metadata: Any, config: Mapping[str, Any]) -> tuple[Input, ...]:
     """All required inputs of a model. config: Triton's, or nothing where there is none."""
     entries = objects(metadata, "inputs")
-    optional = {
-        entry.get("name")
-        for entry in config.get("input", ())
-        if isinstance(entry, dict) and entry.get("optional")
-    }
+    described = objects({"input": [], **config}, "input")
+    optional = texts_of((entry for entry in described if entry.get("optional")), "name")
     batches = config.get("max_batch_size")
     inputs = []
     for entry in entries:
@@ -104,15 +116,8 @@ def model_inputs(metadata: Any, config: Mapping[str, Any]) -> tuple[Input, ...]:
             has_batch = batches > 0
         else:  # a server without configurations; a lone -1 may be anything but a batch
             has_batch = len(shape) > 1 and shape[0] in (-1, "-1")
-        if entry.get("name") not in optional:
+        if field(entry, "name", str) not in optional:
             inputs.append(Input.parse(entry, has_batch))
     if not inputs:
         raise Misuse("the model's metadata lists no inputs that a request needs")
     return tuple(inputs)
-
-
-def _product(sizes: tuple[int, ...]) -> int:
-    product = 1
-    for size in sizes:
-        product *= size
-    return product

@@ -15,6 +15,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 from sruserve import __version__
+from sruserve.server.observation.collector_session import collector_session
 from sruserve.server.observation.generation_metrics import GenerationMetrics
 from sruserve.server.observation.observer import Consumer
 from sruserve.server.observation.spans import Spans
@@ -40,13 +41,15 @@ class Exports:
     def _open(self) -> None:
         resource = _resource()
         if _is_wanted("OTEL_METRICS_EXPORTER"):
-            reader = PeriodicExportingMetricReader(OTLPMetricExporter())
+            reader = PeriodicExportingMetricReader(OTLPMetricExporter(session=collector_session()))
             meters = MeterProvider([reader], resource, shutdown_on_exit=False)
             self.consumers.append(GenerationMetrics(meters.get_meter(_NAME, __version__)))
             self._shut_down.append(meters.shutdown)
         if _is_wanted("OTEL_TRACES_EXPORTER"):
             tracers = TracerProvider(resource=resource, shutdown_on_exit=False)
-            tracers.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+            tracers.add_span_processor(
+                BatchSpanProcessor(OTLPSpanExporter(session=collector_session()))
+            )
             self.consumers.append(Spans(tracers.get_tracer(_NAME, __version__)))
             self._shut_down.append(tracers.shutdown)
 

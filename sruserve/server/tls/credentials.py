@@ -8,14 +8,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.exceptions import InternalError, InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import (
+    ECDSA,
     SECP256R1,
     SECP384R1,
     SECP521R1,
     EllipticCurvePrivateKey,
 )
+from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from sruserve.model.files import read_regular
@@ -93,13 +96,19 @@ def read_credentials(files: TlsFiles) -> Credentials:
     chain = _read(files.certificate, "SRUSERVE_TLS_CERT")
     key = _read(files.key, "SRUSERVE_TLS_KEY")
     certificate, *others = _certificates(chain, "SRUSERVE_TLS_CERT", files.certificate)
-    public = _private_key(key, files.key).public_key()
+    private = _private_key(key, files.key)
+    public = private.public_key()
     if certificate.public_key() != public:
         hint = "give the two files of one certificate"
         if any(other.public_key() == public for other in others):
             hint = "put the server's own certificate first in SRUSERVE_TLS_CERT"
         raise UnfitCertificate(
             f"SRUSERVE_TLS_KEY={files.key}: the key does not match the certificate; {hint}"
+        )
+    if not _signs(private):
+        raise UnfitCertificate(
+            f"SRUSERVE_TLS_KEY={files.key}: the key is damaged, its signatures are not those of "
+            "the certificate; restore the file"
         )
     client_ca = None
     if files.client_ca is not None:
@@ -168,6 +177,24 @@ def _private_key(data: bytes, path: Path) -> RSAPrivateKey | EllipticCurvePrivat
         f"{variable}: should be an RSA key, or one of the curves P-256, P-384 and P-521, which "
         "clients accept"
     )
+
+
+def _signs(key: RSAPrivateKey | EllipticCurvePrivateKey) -> bool:
+    """Whether the public part of a key accepts what its private part signs.
+
+    Of an RSA key, OpenSSL compares only the modulus with that of the certificate.
+    """
+    message = b"sruserve"
+    try:
+        if isinstance(key, RSAPrivateKey):
+            signature = key.sign(message, PKCS1v15(), SHA256())
+            key.public_key().verify(signature, message, PKCS1v15(), SHA256())
+        else:
+            signature = key.sign(message, ECDSA(SHA256()))
+            key.public_key().verify(signature, message, ECDSA(SHA256()))
+    except (InternalError, InvalidSignature, ValueError):
+        return False
+    return True
 
 
 def _load_chain(context: ssl.SSLContext, pem: bytes) -> None:

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +17,7 @@ from sruserve.server.observation.observer import RequestObserver
 from sruserve.server.observation.otlp import Exports
 from sruserve.server.observation.traceparent import TraceParent, read_traceparent
 from sruserve.server.settings import SettingsError, load_settings
+from tests.check.hostile import answering, repeats
 from tests.server.observation.collector import Collector, collecting
 from tests.server.observation.json_server import json_server
 from tests.server.observing import until
@@ -84,6 +86,19 @@ def test_spans_that_wait_at_a_stop_are_sent(
             running.process.send_signal(signal.SIGTERM)
             assert running.process.wait(60) == 0
         assert len(other.named("POST /v1/classify")) == 10
+
+
+def test_a_collector_whose_reply_never_ends_is_read_up_to_a_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    endless = repeats(b"HTTP/1.1 200 OK\r\n\r\n", b"x" * 65536)
+    with answering(endless) as url:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
+        exports = Exports()
+        for consume in exports.consumers:
+            consume(ended())
+        exports.close(30)
+        assert not any(each.name == "exporter's end" for each in threading.enumerate())
 
 
 @pytest.mark.parametrize(("sampler", "count"), [("always_off", 0), ("always_on", 4)])

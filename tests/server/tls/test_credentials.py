@@ -44,6 +44,17 @@ def test_a_key_of_another_certificate_is_refused(own: Authority) -> None:
     assert "does not match" in message
 
 
+def test_a_damaged_rsa_key_is_refused(own: Authority) -> None:
+    key = rsa.generate_private_key(65537, 2048)
+    own.sign(key=key)
+    n = key.private_numbers()
+    damaged = rsa.RSAPrivateNumbers(
+        n.p, n.q, n.d ^ 4, n.dmp1 ^ 4, n.dmq1 ^ 4, n.iqmp, n.public_numbers
+    )
+    pem(own.folder / "server.key", damaged.private_key(unsafe_skip_rsa_key_validation=True))
+    assert "the key is damaged" in refusal(own)
+
+
 def test_a_chain_that_begins_with_its_authority_is_refused_with_the_right_order(
     own: Authority,
 ) -> None:
