@@ -28,7 +28,7 @@ from sruserve.batch.records import Format, Record, Texts, records
 from sruserve.batch.source import Source
 from sruserve.server.errors import EngineFailure, InvalidRequest, Overloaded
 from sruserve.server.offload import offload
-from sruserve.server.tasks import task as tasks
+from sruserve.server.tasks import reading
 from sruserve.server.tasks.requests import ClassifyRequest
 from tests.batch.runs import answers, errors, jsonl, run
 from tests.readers import save_reader
@@ -438,7 +438,7 @@ def test_short_lines_are_tokenized_without_a_thread(
         costs.append(options["cost"])
         return await offload(*arguments, **options)
 
-    monkeypatch.setattr(tasks, "offload", counted)
+    monkeypatch.setattr(reading, "offload", counted)
     run(model, f"{TEXT}\n".encode() * 300, tmp_path / "out", "lines")
     assert not costs
     request = make_request(ClassifyRequest, input=[TEXT] * 128)

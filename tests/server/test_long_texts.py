@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from sruserve.model.text.codec import Words
-from sruserve.server.tasks import task as route
+from sruserve.server.tasks import reading
 from tests.server.conftest import Serve
 from tests.server.posting import COMPLETE, post, refusal
 
@@ -72,7 +72,7 @@ def check(
     """That a request has the same reply in parts; the sizes of the parts."""
     whole = content(client.post(path, json=body))
     with patch.context() as within:
-        within.setattr(route, "TURN", MAX_PART)
+        within.setattr(reading, "TURN", MAX_PART)
         reads = Reads(within)
         assert content(client.post(path, json=body)) == whole
     return reads.sizes
