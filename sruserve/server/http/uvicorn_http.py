@@ -79,6 +79,7 @@ class HttpProtocol(ReceiveLimits, WriteTimeout, IdleTimeout):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
+        self.access_log = config.access_log and self.access_log  # not for any handler's sake
         self._unparsed = bytearray()  # received bytes that wait for their turn
         self._intake: Intake = app_state["intake"]
         self._turns = self._intake.turns

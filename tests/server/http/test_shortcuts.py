@@ -1,6 +1,7 @@
 """A reply has the same bytes, whether it went past uvicorn's messages or through them."""
 
 import json
+import logging
 import re
 import socket
 from typing import Any, BinaryIO
@@ -95,3 +96,21 @@ def test_replies_of_logged_requests_take_the_shortcut(
         with serve("question", access_log=access_log) as (client, _):
             assert client.post("/v1/classify", json={"input": "a"}).status_code == 200
     assert written == [True, True]
+
+
+def test_a_handler_of_uvicorns_access_log_makes_no_reply_slower(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[bool] = []
+
+    def see(*args: Any) -> bool:
+        written.append(write_reply(*args))
+        return written[-1]
+
+    monkeypatch.setattr(call, "write_reply", see)
+    with serve("question") as (client, _):
+        monkeypatch.setattr(
+            logging.getLogger("uvicorn.access"), "handlers", [logging.NullHandler()]
+        )
+        assert client.post("/v1/classify", json={"input": "a"}).status_code == 200
+    assert written == [True]
