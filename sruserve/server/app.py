@@ -210,7 +210,7 @@ class Application:
 
     def _add_endpoints(self) -> Inference:
         settings = self.settings
-        limits = self.limits = InputLimits.of(settings, self._clocks.monotonic)
+        limits = self.limits = InputLimits.of(settings)
         catalogue, tenants = self.lifecycle.catalogue, self.lifecycle.tenants
         tasks = self.tasks = Tasks.create(catalogue, limits, self.constraints)
         endpoints = v1_routes.mount(tasks, tenants, settings.sse_ping_seconds)

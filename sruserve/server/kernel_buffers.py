@@ -23,22 +23,14 @@ def limit_buffers(listener: socket.socket) -> None:
 
 def limit_buffers_of_port(port: int) -> None:
     """Limit the buffers of the listener on a port, whose descriptor its library does not tell."""
-    for listener in listeners_of_port(port):
-        with listener:
-            limit_buffers(listener)
-
-
-def listeners_of_port(port: int) -> Iterator[socket.socket]:
-    """This process's listeners on a port, each with a descriptor of its own, to be closed."""
     for each in _own_sockets():
-        if (
-            each.family in (socket.AF_INET, socket.AF_INET6)
-            and each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-            and each.getsockname()[1] == port
-        ):
-            yield each
-        else:
-            each.close()
+        with each:
+            if (
+                each.family in (socket.AF_INET, socket.AF_INET6)
+                and each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+                and each.getsockname()[1] == port
+            ):
+                limit_buffers(each)
 
 
 def socket_of(descriptor: int) -> socket.socket:

@@ -34,7 +34,7 @@ class Gate:
 
     def _behind(self, work: Any) -> Any:
         def wait(words: Words, text: str, word: str = "", more: bool = False) -> Any:
-            if "stuck" in text:
+            if "stuck" in word + text:
                 self.waiting.append(threading.current_thread().name)
                 assert self.open.wait(60)
             return work(words, text, word, more)
@@ -113,14 +113,15 @@ def test_large_texts_without_a_place_to_cut_are_tokenized_one_at_a_time(
     assert len(gate.waiting) == 2 * THREADS
 
 
+@pytest.mark.parametrize("following", ["who", [3]])
 def test_a_large_word_that_a_state_holds_is_tokenized_alone(
-    client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch, following: Any
 ) -> None:
     first = {"model": "question", "input": "stuck" + "€" * 50_000}  # of 3 bytes each
     reply = client.post("/v1/classify", json=first | {"more": True, "return_state": True})
     (begun,) = reply.json()["results"]
     gate = Gate(monkeypatch)
-    body = {"model": "question", "input": "stuck", "state": begun["state"]}
+    body = {"model": "question", "input": following, "state": begun["state"]}
     with requests_at(gate, client, "/v1/classify", body):
         reply = client.post("/v1/classify", json={"model": "question", "input": "who " * 10_000})
         assert reply.status_code == 200, reply.text

@@ -5,9 +5,11 @@ status alone.
 """
 
 import os
+from contextlib import suppress
 from typing import Any
 
 import requests
+from urllib3.exceptions import HTTPError
 
 _MAX_BYTES = 64 << 10  # of a reply that is read so that its connection can be used again
 # The exporters' own way to name a session, which knows how to sign requests.
@@ -23,10 +25,9 @@ class CollectorSession(requests.Session):
     def request(self, *args: Any, **kwargs: Any) -> requests.Response:
         """Send a request, and wait for the status of its reply."""
         response = super().request(*args, **{**kwargs, "stream": True})
-        try:
+        with suppress(HTTPError):  # it breaks off, or is late, after its status
             response.raw.read(_MAX_BYTES, decode_content=False)
-        finally:
-            response.close()  # an open connection goes back to the pool only at a reply's end
+        response.close()  # an open connection goes back to the pool only at a reply's end
         response._content = b""
         return response
 

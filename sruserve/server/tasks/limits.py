@@ -54,7 +54,7 @@ class InputLimits:
     steps: Budget = field(init=False, repr=False, compare=False)
 
     @classmethod
-    def of(cls, settings: Settings, clock: Callable[[], float] = time.monotonic) -> Self:
+    def of(cls, settings: Settings) -> Self:
         """The limits of the settings."""
         return cls(
             body_bytes=settings.max_body_bytes,
@@ -66,7 +66,6 @@ class InputLimits:
             unsent_numbers=settings.max_queue_bytes // NUMBER_BYTES,
             queue_bytes=settings.max_queue_bytes,
             queue_seconds=settings.queue_timeout_ms / 1000,
-            clock=clock,
         )
 
     def __post_init__(self) -> None:

@@ -64,18 +64,17 @@ async def read_inputs(
             "inputs, or ask the operator to raise SRUSERVE_MAX_BODY_BYTES"
         )
     caller.count_more(limits, carried)
-    items: list[T] = []
-    for first, end, size in turns(inputs, starts):
-        tokens, content, start = None, inputs[first], starts[first]
-        word, codec = start.word if start is not None else "", served.model.codec
-        is_long = len(word) + len(content) > TURN
-        if is_long and isinstance(content, str) and codec is not None:
-            pool = served.pool
-            tokens = await read_parts(caller, codec, pool, content, word, field, more, locate)
+    items, codec, pool = list[T](), served.model.codec, served.pool
+    for first, end, size in turns(inputs, [_carried(start) for start in starts]):
+        tokens, content, start, own = None, inputs[first], starts[first], pool
+        word = start.word if start is not None else ""
+        if codec is not None and len(word) + len(content) > TURN:
+            if isinstance(content, str):
+                tokens = await read_parts(caller, codec, pool, content, word, field, more, locate)
+            else:
+                own = pool_for_part(pool, codec, word)  # ids end the word before them
         cost = size if tokens is None else TURN
-        items += await offload(
-            True, work, first, end, tokens, cost=cost, caller=caller, pool=served.pool
-        )
+        items += await offload(True, work, first, end, tokens, cost=cost, caller=caller, pool=own)
     return items
 
 
@@ -90,7 +89,11 @@ def count_characters(
 
 def carried_characters(starts: Sequence[Snapshot | None]) -> int:
     """The characters that states carry: of unfinished words, and of texts whose labels are open."""
-    return sum(len(start.word) + len(start.held_back) for start in starts if start is not None)
+    return sum(map(_carried, starts))
+
+
+def _carried(start: Snapshot | None) -> int:
+    return len(start.word) + len(start.held_back) if start is not None else 0
 
 
 def _size(content: str | list[int] | list[str]) -> int:
@@ -101,17 +104,15 @@ def _size(content: str | list[int] | list[str]) -> int:
 
 
 def turns(
-    inputs: Sequence[str | list[int]], starts: Sequence[Snapshot | None]
+    inputs: Sequence[str | list[int]], carried: Sequence[int]
 ) -> Iterator[tuple[int, int, int]]:
     """Group inputs into slices of about `TURN`: the first index, the end, the characters or ids.
 
-    A longer input is a slice of its own.
+    A longer input is a slice of its own. carried: the characters that the state before each has.
     """
     first = size = 0
-    for index, (content, start) in enumerate(zip(inputs, starts, strict=True)):
-        characters = _size(content)
-        if start is not None:
-            characters += len(start.word) + len(start.held_back)
+    for index, (content, before) in enumerate(zip(inputs, carried, strict=True)):
+        characters = _size(content) + before
         if first < index and characters > TURN:
             yield first, index, size
             first, size = index, 0

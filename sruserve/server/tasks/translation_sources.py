@@ -7,6 +7,7 @@ from sruserve.server.errors import InvalidRequest
 from sruserve.server.offload import offload
 from sruserve.server.repository.encoding import Tokens
 from sruserve.server.repository.served_translator import ServedTranslator
+from sruserve.server.repository.text_work import pool_for_part
 from sruserve.server.tasks.caller import Caller
 from sruserve.server.tasks.inputs import split_inputs
 from sruserve.server.tasks.limits import InputLimits
@@ -50,18 +51,21 @@ async def read_sources(
             sources.append(source)
         return sources
 
-    starts = [None] * len(inputs)
-    if sum(count_characters(inputs, starts)) <= served.long_characters:
+    words = ["" if before is None else before.word for before in befores]
+    carried = list(map(len, words))
+    size, _ = count_characters(inputs, [])
+    if size + sum(carried) <= served.long_characters:
         return read_slice(0, len(inputs), None)
-    text, sources = served.model.source_text, list[Source]()
-    for first, end, size in turns(inputs, starts):
-        tokens, content, before = None, inputs[first], befores[first]
-        word = "" if before is None else before.word
-        is_long = end == first + 1 and len(word) + len(content) > TURN
-        if is_long and text is not None and isinstance(content, str):
-            arguments = text.codec, served.pool, content, word, "input", more, False
-            tokens = await read_parts(caller, *arguments, limit=served.engine.max_source)
+    text, pool, sources = served.model.source_text, served.pool, list[Source]()
+    for first, end, size in turns(inputs, carried):
+        tokens, content, word, own = None, inputs[first], words[first], pool
+        if text is not None and len(word) + len(content) > TURN:
+            if isinstance(content, str):
+                arguments = text.codec, pool, content, word, "input", more, False
+                tokens = await read_parts(caller, *arguments, limit=served.engine.max_source)
+            else:
+                own = pool_for_part(pool, text.codec, word)  # ids end the word before them
         sources += await offload(
-            True, read_slice, first, end, tokens, cost=size, caller=caller, pool=served.pool
+            True, read_slice, first, end, tokens, cost=size, caller=caller, pool=own
         )
     return sources

@@ -1,14 +1,21 @@
 """No address keeps others out of gRPC's port, however often it connects."""
 
+import asyncio
+import errno
+import os
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
 
 import pytest
 
 from sruserve.server.http.connections import network_of
+from sruserve.server.kernel_buffers import socket_of
+from sruserve.server.kserve.grpc import port_connections
 from sruserve.server.kserve.grpc import server as grpc_server
 from sruserve.server.kserve.grpc.connection_shares import Connection, ConnectionShares
+from sruserve.server.kserve.grpc.port_connections import PortConnections
 from sruserve.server.kserve.grpc.syn_filter import ignore_networks
 from tests.server.conftest import Serve
 from tests.server.kserve.grpc_limits import LIVE, port
@@ -117,6 +124,60 @@ def test_a_connection_outlives_what_the_kernel_ignores_later() -> None:
             client.sendall(b"a")
             accepted.settimeout(60)
             assert accepted.recv(1) == b"a"
+
+
+def connected(listener: socket.socket, stack: ExitStack) -> None:
+    """Connect once, and accept it."""
+    stack.enter_context(socket.create_connection(listener.getsockname()))
+    stack.enter_context(listener.accept()[0])
+
+
+def test_a_look_opens_only_sockets_that_are_new_or_that_it_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opened: list[int] = []
+
+    def noted(descriptor: int) -> socket.socket:
+        opened.append(descriptor)
+        return socket_of(descriptor)
+
+    monkeypatch.setattr(port_connections, "socket_of", noted)
+    with listening("127.0.0.1") as listener, ExitStack() as stack:
+        found = PortConnections(listener.getsockname()[1], ConnectionShares(8))
+        asyncio.run(found.look(0.0))
+        for _ in range(8):
+            connected(listener, stack)
+        opened.clear()
+        asyncio.run(found.look(1.0))  # two of eight give way, and no more may connect
+        assert opened.count(listener.fileno()) == 1
+        assert len(opened) < 8 * 2 + 10  # both ends of each connection, and a loop's own
+        assert not is_let_in(listener.getsockname()[1], "127.0.0.1")
+
+
+def test_a_look_that_finds_no_free_descriptor_is_not_the_last_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names, failed = os.listdir, list[str]()
+
+    def listdir(folder: Any) -> list[str]:
+        if not failed:
+            failed.append(folder)
+            raise OSError(errno.EMFILE, "too many open files")
+        return names(folder)
+
+    async def run(found: PortConnections) -> None:
+        looking = asyncio.create_task(found.run())
+        while not found.networks and not looking.done():
+            await asyncio.sleep(0.01)
+        looking.cancel()
+
+    monkeypatch.setattr(os, "listdir", listdir)
+    with listening("127.0.0.1") as listener, ExitStack() as stack:
+        connected(listener, stack)
+        found = PortConnections(listener.getsockname()[1], ConnectionShares(8))
+        asyncio.run(run(found))
+    assert failed
+    assert found.networks
 
 
 def test_silent_connections_of_one_address_keep_nobody_else_out(

@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from sruserve.server.observation.collector_session import CollectorSession
 from sruserve.server.observation.observation import Description, Observation
 from sruserve.server.observation.observer import RequestObserver
 from sruserve.server.observation.otlp import Exports
@@ -99,6 +100,13 @@ def test_a_collector_whose_reply_never_ends_is_read_up_to_a_bound(
             consume(ended())
         exports.close(30)
         assert not any(each.name == "exporter's end" for each in threading.enumerate())
+
+
+def test_a_reply_that_breaks_off_has_the_status_that_it_began_with() -> None:
+    head = b"HTTP/1.1 503 Busy\r\ntransfer-encoding: chunked\r\n\r\n"
+    with answering(lambda connection, _: connection.sendall(head + b"5\r\na")) as url:
+        reply = CollectorSession().get(url, timeout=60)
+    assert (reply.status_code, reply.content) == (503, b"")
 
 
 @pytest.mark.parametrize(("sampler", "count"), [("always_off", 0), ("always_on", 4)])

@@ -1,6 +1,7 @@
 """Translations by wait-k: any split of a text is written as the whole text at once."""
 
 import random
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 import sruserve
+from sruserve.model.text.codec import Words
 from sruserve.model.translation.folder import TranslationModel
 from sruserve.model.weights import read_tensors
 from sruserve.server.tasks.reading import TURN
@@ -199,6 +201,23 @@ def test_a_long_chunk_is_read_in_parts_and_ids_go_on_with_a_text(client: httpx.C
     whole = send(client, "gru-one-way", [[BOS, *ids, EOS]], **options)
     assert send(client, "gru-one-way", ["a3", text(ids)[2:], ""], **options) == whole
     assert send(client, "gru-one-way", ["a3 a4", [*ids[2:], EOS]], **options) == whole
+
+
+@pytest.mark.parametrize("following", ["3", [BOS]])
+def test_a_long_word_that_a_state_holds_is_read_beside_the_event_loop(
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch, following: Any
+) -> None:
+    (begun,) = ask(client, "gru-one-way", input="a" * TURN, wait_k=1, more=True)
+    read: list[tuple[str, str]] = []
+    encode = Words.encode
+
+    def seen(codec: Words, text: str, word: str = "", more: bool = False) -> Any:
+        read.append((threading.current_thread().name, word[:1]))
+        return encode(codec, text, word, more)
+
+    monkeypatch.setattr(Words, "encode", seen)
+    ask(client, "gru-one-way", input=following, state=begun["state"])
+    assert [(name.startswith("offload"), word) for name, word in read] == [(True, "a")]
 
 
 def test_nothing_of_a_chunk_is_left_in_the_engine(both: Running) -> None:

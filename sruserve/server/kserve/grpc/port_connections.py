@@ -4,11 +4,13 @@ import asyncio
 import logging
 import os
 import socket
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from time import monotonic
 
 from sruserve.server.http.connections import network_of
-from sruserve.server.kernel_buffers import DESCRIPTORS, listeners_of_port, socket_of
+from sruserve.server.kernel_buffers import DESCRIPTORS, socket_of
 from sruserve.server.kserve.grpc.connection_shares import Connection, ConnectionShares
 from sruserve.server.kserve.grpc.syn_filter import ignore_networks
 
@@ -30,6 +32,7 @@ class PortConnections:
     def __init__(self, port: int, shares: ConnectionShares) -> None:
         self._port, self._shares = port, shares
         self._known: dict[int, int] = {}  # the inode of each descriptor
+        self._listeners: list[Connection] = []
         self._logged = -_LOG_SECONDS
         self._ignored: tuple[str, ...] = ()
         self.networks: dict[Connection, str] = {}
@@ -39,14 +42,15 @@ class PortConnections:
         while True:
             seconds = len(self._known) * _LOOK_SECONDS_OF_DESCRIPTOR
             await asyncio.sleep(_LOOK_SECONDS + seconds)
-            await self.look(monotonic())
+            with suppress(OSError):  # no descriptor is left to list them now
+                await self.look(monotonic())
 
     async def look(self, now: float) -> None:
         """Find what has been opened and closed since the last look, and close the excess."""
         await self._find()
         excess = self._shares.excess(self.networks, now)
-        for connection in excess:
-            self._close(connection)
+        for connection in excess:  # the core notices, and closes its descriptor
+            _change(connection, lambda each: each.shutdown(socket.SHUT_RDWR))
         if excess and now - self._logged >= _LOG_SECONDS:
             self._logged = now
             log.warning(
@@ -57,9 +61,8 @@ class PortConnections:
             )
         if self._shares.ignored != self._ignored:
             self._ignored = self._shares.ignored
-            for listener in listeners_of_port(self._port):
-                with listener:
-                    ignore_networks(listener, self._ignored)
+            for listener in self._listeners:
+                _change(listener, partial(ignore_networks, networks=self._ignored))
 
     async def _find(self) -> None:
         known: dict[int, int] = {}
@@ -79,21 +82,22 @@ class PortConnections:
             if known.get(connection.descriptor) == connection.inode
         }
         for connection in sorted(new, key=lambda each: each.inode):
-            network = self._network(connection)
-            if network:
-                self.networks[connection] = network
+            self._add(connection)
 
-    def _network(self, connection: Connection) -> str:
-        """The network of the other end; an empty string if it is no connection of the port."""
+    def _add(self, connection: Connection) -> None:
+        """Keep a descriptor if it is a connection or a listener of the port."""
         with suppress(OSError), socket_of(connection.descriptor) as each:
             is_tcp = each.family in (socket.AF_INET, socket.AF_INET6)
-            if is_tcp and each.getsockname()[1] == self._port:
-                return network_of(each.getpeername()[0])
-        return ""
+            if not is_tcp or each.getsockname()[1] != self._port:
+                return
+            if each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                self._listeners.append(connection)
+            else:
+                self.networks[connection] = network_of(each.getpeername()[0])
 
-    def _close(self, connection: Connection) -> None:
-        """End a connection; the core notices, and closes its descriptor."""
-        with suppress(OSError), socket_of(connection.descriptor) as each:
-            # the core may have closed it, and something else may have its descriptor now
-            if os.fstat(each.fileno()).st_ino == connection.inode:
-                each.shutdown(socket.SHUT_RDWR)
+
+def _change(connection: Connection, change: Callable[[socket.socket], object]) -> None:
+    """Change a socket of the core, unless it is closed: its descriptor may be another's now."""
+    with suppress(OSError), socket_of(connection.descriptor) as each:
+        if os.fstat(each.fileno()).st_ino == connection.inode:
+            change(each)
