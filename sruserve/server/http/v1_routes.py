@@ -115,8 +115,6 @@ ENCODINGS: Mapping[type[AnyTask], Encoding] = {
     TranslateTask: Encoding(TranslateReply, TranslateEvent | ErrorReply, create=translate),
 }
 _PLAIN = Encoding(ResultsReply)
-
-
 _made: dict[type[AnyTask], Route[Any]] = {}
 
 

@@ -25,7 +25,7 @@ class Resources:
 class Task(Generic[Body, Model]):
     """What can be asked of models. A subclass has `run`, and says what it reads and returns.
 
-    The docstring of a subclass documents its route.
+    The docstring of a subclass documents its route, unless HTTP has a function for it.
 
     name: the task of its models, in their configuration.
     other_names: further tasks whose models it uses.

@@ -167,9 +167,10 @@ class Scheduler:
         self._finish_early()
         if self._large:
             self._enqueue_large()
-        now = time.monotonic()  # one for all: their texts take one poll of each grammar's process
+        # one for all texts, which then take one poll of each grammar's process
+        poll_time = time.monotonic()
         for job in list(self._beginning):
-            self._enqueue_if_begun(job, now)
+            self._enqueue_if_begun(job, poll_time)
         self._states.make_room(self.running)
         max_tokens = self._config.max_batch_tokens
         short = self._company.expects(
@@ -178,7 +179,7 @@ class Scheduler:
         input_rows = self._input_time.short_rows if short else self._input_time.rows
         input_share = max(1, min(max_tokens // _DECODE_SHARE, input_rows // 2))
         self._begin(_STEPS_AHEAD * (input_share if self._decoding else max_tokens))
-        self._poll_arrivals(now)
+        self._poll_arrivals(poll_time)
         fair = self._fair_rows()
         fair_rows, limits = (fair.rows, fair.limits) if fair else (0, NO_LIMITS)
         if fair:
@@ -191,7 +192,7 @@ class Scheduler:
             )
             decodes = self._decoding.choose(max(1, decode_rows))
         self._crowded = len(decodes) < len(self._decoding)
-        late = [each for each in decodes if each.constraint_state and not each.ready(now)]
+        late = [each for each in decodes if each.constraint_state and not each.ready(poll_time)]
         self._unready = dict.fromkeys(late)
         if late:
             decodes = [sequence for sequence in decodes if sequence not in self._unready]

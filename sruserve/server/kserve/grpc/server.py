@@ -107,6 +107,7 @@ class GrpcServer:
         await self._server.start()
         connections = PortConnections(self.port, ConnectionShares(self._connections))
         self._looking = asyncio.create_task(connections.run())
+        self._looking.add_done_callback(_log_failure)
         log.info("gRPC is on %s port %d", host, self.port)
 
     async def stop(self) -> None:
@@ -115,6 +116,11 @@ class GrpcServer:
         if self._looking is not None:
             self._looking.cancel()
         await self._server.stop(GRPC_SECONDS)
+
+
+def _log_failure(looking: asyncio.Task[None]) -> None:
+    if not looking.cancelled() and (error := looking.exception()) is not None:
+        log.critical("one address may take all gRPC connections now; restart", exc_info=error)
 
 
 # grpcio-health-checking's asynchronous servicer limits neither the number of watchers nor the time
