@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sruserve.cli_models import FolderArgument, ModelArgument
 from sruserve.cli_quantize import quantize
 from sruserve.cli_shared import fail, progress_bar
 from sruserve.cli_signals import cleaning_up
@@ -39,7 +40,7 @@ _KINDS: dict[Graphs, "Sequence[GraphKind]"] = {
 
 @app.command(epilog="Example: sruserve export onnx my-model my-model.onnx --graph step")
 def onnx(
-    model: Annotated[Path, typer.Argument(readable=False, help="A model folder.")],
+    model: FolderArgument,
     out: Annotated[
         Path,
         typer.Argument(
@@ -86,12 +87,9 @@ def onnx(
         typer.echo(f"wrote {file}: {file.stat().st_size:,} bytes")
 
 
-@app.command(epilog="Example: sruserve export state sruserve/demo/shakespeare < token > state.json")
+@app.command(epilog="Example: sruserve export state shakespeare < token > state.json")
 def state(
-    model: Annotated[
-        Path,
-        typer.Argument(readable=False, help="The folder or ONNX file of the state's model."),
-    ],
+    model: ModelArgument,
 ) -> None:
     """Open a state token, and write it as JSON for programs that run an exported graph.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sruserve.cli_memory import limited_memory
-from sruserve.cli_shared import fail, progress_bar
+from sruserve.cli_shared import fail, find_model, progress_bar
 from sruserve.cli_signals import cleaning_up
 from sruserve.model.importers.formats import FILE_FORMATS, FORMATS, TRANSLATION_FORMATS
 from sruserve.model.names import DType, ImportTask
@@ -35,15 +35,23 @@ DeviceOption = Annotated[
         help="Device to compute on; auto: the first GPU if the kernels run there, else the CPU.",
     ),
 ]
+ModelArgument = Annotated[
+    Path,
+    typer.Argument(
+        readable=False,
+        callback=find_model,
+        help="A model folder, an ONNX file of one, or a bundled model's name.",
+    ),
+]
+FolderArgument = Annotated[
+    Path,
+    typer.Argument(
+        readable=False, callback=find_model, help="A model folder, or a bundled model's name."
+    ),
+]
 DTypeOption = Annotated[
     DType | None,
     typer.Option(help="Compute dtype; default: the model's own. float16 runs on a GPU only."),
-]
-
-
-ModelArgument = Annotated[
-    Path,
-    typer.Argument(readable=False, help="A model folder, or a file of `sruserve export onnx`."),
 ]
 
 
@@ -185,9 +193,7 @@ def import_(
 
 
 def inspect(
-    model: Annotated[
-        Path, typer.Argument(readable=False, help="A model folder, or an ONNX file of one.")
-    ],
+    model: ModelArgument,
     device: DeviceOption = "auto",
     dtype: DTypeOption = None,
 ) -> None:

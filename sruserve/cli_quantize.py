@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sruserve.cli_models import FolderArgument
 from sruserve.cli_shared import fail, progress_bar
 from sruserve.cli_signals import cleaning_up
 
@@ -23,7 +24,7 @@ class SmallWeights(StrEnum):
 
 
 def quantize(
-    model: Annotated[Path, typer.Argument(readable=False, help="A model folder.")],
+    model: FolderArgument,
     out: Annotated[
         Path,
         typer.Argument(

@@ -1,4 +1,4 @@
-"""Shared by all commands: one-line errors, the progress bar, and standard input as a file."""
+"""Shared by all commands: one-line errors, the progress bar, names of models, standard input."""
 
 import sys
 from collections.abc import Iterator
@@ -41,6 +41,15 @@ def progress_bar() -> Progress:
         transient=True,
         disable=not _errors.is_terminal,
     )
+
+
+def find_model(path: Path) -> Path:
+    """Return a model's path, or the folder of the bundled model that the path names."""
+    from sruserve.api.local_settings import bundled_models
+    from sruserve.model.versions import versions
+
+    bundled = bundled_models().get(str(path))
+    return path if bundled is None or versions(path) or path.is_file() else bundled
 
 
 @contextmanager

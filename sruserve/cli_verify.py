@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from sruserve.cli_models import DeviceOption, DTypeOption, load
+from sruserve.cli_models import DeviceOption, DTypeOption, ModelArgument, load
 from sruserve.cli_shared import fail, progress_bar
 
 if TYPE_CHECKING:
@@ -17,9 +17,7 @@ _MAX_MISMATCHES = 20  # shown
 
 
 def verify(
-    model: Annotated[
-        Path, typer.Argument(readable=False, help="A model folder, or an ONNX file of one.")
-    ],
+    model: ModelArgument,
     case: Annotated[
         Path,
         typer.Argument(

@@ -159,6 +159,30 @@ def test_inspect_says_that_a_folder_holds_no_model(tmp_path: Path) -> None:
         assert f"{path.name} {reason}" in result.stderr
 
 
+def test_commands_take_a_bundled_model_by_its_name_unless_a_folder_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "question-type").mkdir()  # without a model
+    result = CliRunner().invoke(app, ["inspect", "question-type", "--device", "cpu"])
+    assert "description, entity, abbreviation" in result.stdout, result.output
+    for command in (
+        ["verify", "question-type", "absent.safetensors", "--device", "cpu"],
+        ["export", "quantize", "question-type", "small", "--text", "absent.txt"],
+    ):
+        result = CliRunner().invoke(app, command)
+        assert result.exit_code == 1
+        assert "question-type" not in result.stderr, command  # it is found, and not what is wrong
+    result = CliRunner().invoke(
+        app, ["export", "state", "sentiment"], input=b"x\n", env={"SRUSERVE_STATE_KEYS": "a" * 64}
+    )
+    assert "the state is no token" in result.stderr
+
+    save_random_model(tmp_path / "question-type", "classify", vocab_size=9, labels=("a", "b"))
+    result = CliRunner().invoke(app, ["inspect", "question-type", "--device", "cpu"])
+    assert "a, b" in result.stdout, result.output
+
+
 @pytest.mark.parametrize("name", ["question-type", "numbers"])
 def test_verify_names_a_missing_case_once(tmp_path: Path, name: str) -> None:
     case = tmp_path / "absent.safetensors"

@@ -39,7 +39,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def url(folder: Path) -> Iterator[str]:
     """The address of a server of the model."""
-    assert shlex.split(SERVE) == ["sruserve", "serve", "intent", "--port", ADDRESS[-4:]]
+    first, *command = shlex.split(SERVE)
+    assert first == "SRUSERVE_GRPC_PORT=off"
+    assert command == ["sruserve", "serve", "intent", "--port", ADDRESS[-4:]]
     with serving(folder / "intent") as (client, _):
         yield str(client.base_url).rstrip("/")
 

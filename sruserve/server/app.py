@@ -60,7 +60,7 @@ from sruserve.server.tasks.complete import CompleteTask
 from sruserve.server.tasks.constraint_cache import ConstraintCache
 from sruserve.server.tasks.endpoint import Endpoint
 from sruserve.server.tasks.limits import InputLimits
-from sruserve.server.tasks.table import Tasks
+from sruserve.server.tasks.table import Tasks, default_tasks
 from sruserve.server.tls.certificates import Certificates
 from sruserve.server.websocket import routes as websocket
 from sruserve.server.websocket.connection import WebSocketEndpoint
@@ -105,6 +105,7 @@ class Application:
         make_streams: MakeStreams = create_streams,
         certificates: Certificates | None = None,
     ) -> None:
+        default_tasks()  # a mistake in the table ends the start before models load
         self.settings = settings
         self.certificates = certificates or read_certificates(settings)
         if self.certificates is not None:

@@ -88,8 +88,9 @@ def serve(settings: Settings) -> int:
         return _fail(f"SRUSERVE_HOST={settings.host!r} is not an address or known name", EXIT_USAGE)
     except OSError as error:
         return _fail(
-            f"cannot listen on {settings.host} port {settings.port}: {error.strerror}; set "
-            "SRUSERVE_HOST or SRUSERVE_PORT",
+            f"cannot listen on {settings.host} port {settings.port}: {error.strerror}; "
+            "set another port by --port or SRUSERVE_PORT (0: a free one), or another address by "
+            "--host or SRUSERVE_HOST",
             FAILED,
         )
     host, port = listener.getsockname()[:2]
@@ -103,7 +104,8 @@ def serve(settings: Settings) -> int:
     except OSError as error:
         return _fail(
             f"cannot listen on {settings.host} port {settings.grpc_port} for gRPC: "
-            f"{error.strerror}; set SRUSERVE_GRPC_PORT to another port, or to off",
+            f"{error.strerror}; set SRUSERVE_GRPC_PORT to another port, to 0 for a free one, or to "
+            "off",
             FAILED,
         )
     if settings.grpc_port is not None and grpc_reservation is None:

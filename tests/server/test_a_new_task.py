@@ -114,7 +114,7 @@ def test_the_documentation_and_the_metrics_show_it(running: tuple[httpx.Client, 
 
 
 def test_the_architecture_shows_its_code() -> None:
-    section = ARCHITECTURE.read_text().split("**A new task**")[1]
+    section = ARCHITECTURE.read_text().split("\n### A new task\n")[1]
     code = section.split("```python\n")[1].split("```")[0]
     source = Path(toy_task.__file__).read_text()
     assert "\n".join(code.split()) in "\n".join(source.split())

@@ -154,6 +154,8 @@ def test_a_step_and_a_frame_get_the_name_to_send_a_text_as(client: httpx.Client)
 @pytest.mark.parametrize(
     ("name", "value", "allowed"),
     [
+        ("max_tokens", "9", "an integer from 0 to 2147483647"),
+        ("max_tokens", 1.5, "an integer from 0 to 2147483647"),
         ("max_tokens", -1, "from 0 to 2147483647"),
         ("max_tokens", 1 << 31, "from 0 to 2147483647"),
         ("min_tokens", -1, "from 0 to 2147483647"),
@@ -166,7 +168,7 @@ def test_a_step_and_a_frame_get_the_name_to_send_a_text_as(client: httpx.Client)
     ],
 )
 def test_a_number_out_of_range_gets_the_range(
-    client: httpx.Client, name: str, value: float, allowed: str
+    client: httpx.Client, name: str, value: object, allowed: str
 ) -> None:
     reply = post(client, COMPLETE, {"prompt": "a", name: value})
     message = refusal(reply, 422, "invalid_request", name)
@@ -376,6 +378,13 @@ def test_wrong_paths_and_methods_have_the_same_shape(
     refusal(reply, status, code, "model" if code == "model_not_found" else None)
     if status == 405:
         assert reply.headers["allow"] == ("GET, HEAD" if path == "/v1/models" else "POST")
+
+
+def test_a_request_for_a_chat_is_sent_to_completions(client: httpx.Client) -> None:
+    body = {"model": "characters", "messages": [{"role": "user", "content": "a"}]}
+    reply = post(client, "/v1/chat/completions", body)
+    message = refusal(reply, 404, "route_not_found", None)
+    assert "chat is not supported: send a prompt to /v1/completions" in message
 
 
 @pytest.mark.parametrize(

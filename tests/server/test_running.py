@@ -440,8 +440,9 @@ def broken(tmp_path: Path) -> Path:
 def test_failures_to_start_are_one_line_and_an_exit_code(folders: Path, broken: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
+        taken_port = f"port {port}: Address already in use; set another port by --port or SRUSERVE"
         for arguments, settings, code, message in (
-            ((str(folders / "question"),), {"port": port}, 1, f"port {port}"),
+            ((str(folders / "question"),), {"port": port}, 1, taken_port),
             ((str(broken.parent),), {}, 2, "not a model folder, but holds model folders: broken"),
             ((str(broken),), {}, 1, "broken"),
             ((), {"port": "x"}, 2, "SRUSERVE_PORT"),

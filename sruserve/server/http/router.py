@@ -15,6 +15,10 @@ from sruserve.server.http.slow_routes import create_slow_routes
 
 _MAX_PATH_CHARACTERS = 200  # of a path in an error message
 _PARAMETER = re.compile(r"\{\w+\}")
+# Of paths that clients of other servers ask for.
+_ADVICE = {
+    "/v1/chat/completions": "chat is not supported: send a prompt to /v1/completions",
+}
 
 
 class _Path(NamedTuple):
@@ -90,7 +94,8 @@ class Router:
         where = f"{call.method} {call.path[:_MAX_PATH_CHARACTERS]}"
         match = self._pattern.fullmatch(call.path)
         if match is None:
-            return RouteNotFound(f"there is nothing at {where}; /docs lists all routes")
+            advice = _ADVICE.get(call.path, "/docs lists all routes")
+            return RouteNotFound(f"there is nothing at {where}; {advice}")
         allowed = list(self._paths[match.lastindex].handlers)
         return MethodNotAllowed(
             f"{where} is not allowed; use {', '.join(allowed)}", allowed=allowed

@@ -25,6 +25,7 @@ log = logging.getLogger("sruserve.api")
 _MAX_PROBLEMS = 1000
 _EMPTY = "EOF while parsing a value at line 1 column 0"  # the parser's reason for an empty body
 _OUT_OF_RANGE = ("greater_than", "greater_than_equal", "less_than", "less_than_equal")
+_NO_INTEGER = ("int_type", "int_parsing", "int_from_float")
 _MAX_NAME = 100  # characters
 
 # What other protocols call the text of a request.
@@ -90,13 +91,11 @@ def explain_validation(problems: Iterable[Any], fields: Mapping[str, FieldInfo])
     field = fields.get(str(param))
     if param in _SHAPES and (field is None or field.annotation is not str):
         return InvalidRequest(f"'{param}' must be {_SHAPES[param]}", param=param)
-    if (
-        kind in _OUT_OF_RANGE
-        and len(path) == 1
-        and field is not None
-        and (allowed := in_words(field))
-    ):
-        message = f"must be {allowed}"
+    if len(path) == 1 and field is not None and (allowed := in_words(field)):
+        if kind in _OUT_OF_RANGE:
+            message = f"must be {allowed}"
+        elif kind in _NO_INTEGER:
+            message = f"must be an integer {allowed}"
     if kind == "value_error":
         message = message.removeprefix("Value error, ")
         return InvalidRequest(f"{_place(path)}: {message}" if path else message, param=param)

@@ -38,13 +38,19 @@ TABLE: tuple[type[AnyTask], ...] = (
 
 
 def default_tasks() -> dict[str, type[AnyTask]]:
-    """The task that a model is asked for by its name alone, by the model's own task."""
+    """The task that a model is asked for by its name alone, by the model's own task.
+
+    Raises `AssertionError` if a model's task has several, or only tasks that a field chooses.
+    """
     defaults: dict[str, type[AnyTask]] = {}
     for task in TABLE:
         if task.is_default and task.chosen_by is None:
             for name in task.names():
                 other = defaults.setdefault(name, task)
                 assert other is task, f"{other} and {task} are both the default for '{name}'"
+    for task in TABLE:
+        missing = set(task.names()) - defaults.keys()
+        assert not missing or task.chosen_by is None, f"{task} has no default beside it: {missing}"
     return defaults
 
 

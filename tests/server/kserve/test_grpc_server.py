@@ -268,7 +268,7 @@ def test_all_workers_listen_on_the_port_and_nobody_else_can(folders: Path) -> No
         output, _ = second.communicate(timeout=300)
         assert second.returncode == 1
         assert f"cannot listen on 127.0.0.1 port {port} for gRPC" in output
-        assert "SRUSERVE_GRPC_PORT" in output
+        assert "set SRUSERVE_GRPC_PORT to another port, to 0 for a free one, or to off" in output
 
 
 def test_the_kernel_holds_little_of_what_a_client_or_the_server_does_not_read(

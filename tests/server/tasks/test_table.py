@@ -2,12 +2,19 @@
 
 from typing import get_args
 
+import pytest
+
 from sruserve.api.calls import METHODS
 from sruserve.model.names import ImportTask
+from sruserve.server.app import Application
 from sruserve.server.http.v1_routes import ENCODINGS as REPLIES
 from sruserve.server.http.v1_routes import routes
 from sruserve.server.kserve.choosing import ENCODINGS as TENSORS
-from sruserve.server.tasks.table import TABLE, default_tasks
+from sruserve.server.settings import Settings
+from sruserve.server.tasks import table
+from sruserve.server.tasks.table import TABLE, AnyTask, default_tasks
+from sruserve.server.tasks.translate import TranslateTask
+from tests.server.toy_task import NormTask
 
 MODEL_TASKS = set(get_args(ImportTask))
 
@@ -16,6 +23,22 @@ def test_every_model_has_a_task_that_all_protocols_can_ask_for() -> None:
     assert set(default_tasks()) == MODEL_TASKS
     assert set(TENSORS) == MODEL_TASKS
     assert set(METHODS) == MODEL_TASKS
+
+
+@pytest.mark.parametrize(
+    ("task", "chosen_by", "problem"),
+    [
+        (NormTask, None, "both the default for 'encode'"),
+        (TranslateTask, "beams", "no default beside it: {'translate'}"),
+    ],
+)
+def test_a_mistake_in_the_table_ends_a_server_before_it_loads_models(
+    monkeypatch: pytest.MonkeyPatch, task: type[AnyTask], chosen_by: str | None, problem: str
+) -> None:
+    monkeypatch.setattr(table, "TABLE", tuple(dict.fromkeys((*TABLE, task))))
+    monkeypatch.setattr(task, "chosen_by", chosen_by)
+    with pytest.raises(AssertionError, match=problem):
+        Application(Settings())
 
 
 def test_every_route_has_its_own_name_and_reply() -> None:

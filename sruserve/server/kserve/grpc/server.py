@@ -100,8 +100,8 @@ class GrpcServer:
                 self.port = self._server.add_secure_port(address, credentials)
         except RuntimeError:
             raise SettingsError(
-                f"cannot listen on {address} for gRPC: set {variable_name('grpc_port')} to a free "
-                "port, or to off"
+                f"cannot listen on {address} for gRPC: set {variable_name('grpc_port')} to another "
+                "port, to 0 for a free one, or to off"
             ) from None
         limit_buffers_of_port(self.port)
         await self._server.start()
