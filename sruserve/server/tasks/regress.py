@@ -55,7 +55,7 @@ class RegressTask(Task[RegressRequest, ServedModel]):
             items = await _INPUTS.read(caller, request, served, self.limits, cost)
             every = regression.steps == "every"
             rows = sum(len(item.inputs) for item in items) if every else len(items)
-            return await compute(
+            computing = compute(
                 caller,
                 request,
                 served,
@@ -68,6 +68,8 @@ class RegressTask(Task[RegressRequest, ServedModel]):
                 ahead=ahead,
                 run_ahead=partial(self.run_ahead, caller, request, served) if ahead else None,
             )
+            del items  # `compute` drops what was read before the steps ahead
+            return await computing
 
     def _check_steps_ahead(self, request: RegressRequest, served: ServedModel) -> None:
         """Raise if a model has no steps ahead, or a request too many in all of its inputs."""

@@ -217,9 +217,11 @@ def test_a_text_decodes_in_short_bursts_beside_the_steps_of_a_long_prompt(
     (driver, _), seen = graphs, list[str]()
     launch, step = ModelRunner.launch, ModelRunner.step
 
-    def noted_launch(runner: ModelRunner, sequences: Any, steps: int, alone: bool) -> Any:
+    def noted_launch(
+        runner: ModelRunner, sequences: Any, steps: int, begun: float, alone: bool
+    ) -> Any:
         seen.append(f"{steps} steps" + " alone" * alone)
-        return launch(runner, sequences, steps, alone)
+        return launch(runner, sequences, steps, begun, alone)
 
     def noted_step(runner: ModelRunner, batch: Any, *rest: Any) -> Any:
         seen.append("inputs")

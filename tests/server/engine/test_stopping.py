@@ -158,9 +158,9 @@ def test_a_burst_is_as_long_as_its_device_and_the_learned_time_of_a_step_allow(
     model, launched = random_model(tmp_path / "lm"), list[int]()
     launch = ModelRunner.launch
 
-    def noted(runner: ModelRunner, sequences: Any, steps: int, alone: bool) -> Any:
+    def noted(runner: ModelRunner, sequences: Any, steps: int, *rest: Any) -> Any:
         launched.append(steps)
-        return launch(runner, sequences, steps, alone)
+        return launch(runner, sequences, steps, *rest)
 
     monkeypatch.setattr(ModelRunner, "launch", noted)
     monkeypatch.setattr(StepTime, "seconds", lambda *_: step_seconds)

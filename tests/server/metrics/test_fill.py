@@ -22,14 +22,13 @@ QUEUE = 4
 
 
 @pytest.fixture
-def two(serve: Serve, tmp_path: Path) -> Iterator[Running]:
-    """A server of two versions, whose engines report after every step."""
+def two(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
+    """A server of two versions, whose engines report after every step, from the first one on."""
+    monkeypatch.setattr(Engine, "report_seconds", 0.0)
     for version in (1, 2):
         save_version(tmp_path / "filled", version)
     settings: dict[str, Any] = {"models": tmp_path, "model_folders": (), "state_host_bytes": 0}
     with serve(max_queue_requests=QUEUE, max_batch_tokens=8, **settings) as running:
-        for name in ("1", "2"):
-            engine_of(running[1], name).report_seconds = 0.0
         yield running
 
 
