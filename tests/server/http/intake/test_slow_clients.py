@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.server.conftest import Serve
@@ -30,6 +31,13 @@ def running(serve: Serve, moved_for_all: MovedTime) -> Iterator[Running]:
     settings: dict[str, Any] = {"receive_grace_seconds": GRACE, "keep_alive_seconds": 60}
     with serve("characters", receive_bytes_per_second=1 << 16, **settings) as running:
         yield running
+
+
+@pytest.fixture
+def new_client(running: Running) -> Iterator[httpx.Client]:
+    """A client without idle connections, which the server closes while `moved` passes its time."""
+    with httpx.Client(base_url=running[0].base_url, timeout=SECONDS) as client:
+        yield client
 
 
 @pytest.fixture
@@ -88,20 +96,20 @@ def test_a_message_that_comes_too_slowly_closes_its_socket(
 
 
 def test_an_idle_socket_and_an_idle_connection_have_no_such_time(
-    running: Running, moved: MovedTime
+    new_client: httpx.Client, moved: MovedTime
 ) -> None:
-    client, _ = running
-    with open_socket(client) as connection:
+    with open_socket(new_client) as connection:
         for frame in ('{"model":"characters","input":"a"}', '{"input":"a"}'):
             connection.send(frame)
             assert "steps" in connection.recv(SECONDS)
-            assert post(client, SCORE, {"input": "a"}).status_code == 200
+            assert post(new_client, SCORE, {"input": "a"}).status_code == 200
             moved.pass_time(GRACE + 1)
 
 
-def test_an_honest_upload_works(running: Running, moved: MovedTime) -> None:
-    client, application = running
-    received = application.intake.budget
+def test_an_honest_upload_works(
+    running: Running, new_client: httpx.Client, moved: MovedTime
+) -> None:
+    received = running[1].intake.budget
     body = b'{"model":"absent","input":"' + b"a" * (1 << 20) + b'"}'
 
     def slowly() -> Iterator[bytes]:
@@ -111,7 +119,7 @@ def test_an_honest_upload_works(running: Running, moved: MovedTime) -> None:
             until(lambda before=before: received.used >= before)  # type: ignore[misc]
             moved.pass_time(GRACE / 6)  # longer in all than the grace, and at a good rate
 
-    assert client.post(SCORE, content=slowly()).status_code == 404  # it was read to its end
+    assert new_client.post(SCORE, content=slowly()).status_code == 404  # it was read to its end
 
 
 def test_a_body_waits_for_no_clock_while_it_waits_for_the_server(
