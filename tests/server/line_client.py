@@ -45,6 +45,7 @@ def lines(
     """A server of models, with a client of each protocol."""
     ports: list[int] = []
     servers: list[asyncio.Server] = []
+    beginning: list[asyncio.Task[None]] = []
     add, stop = Application._add_endpoints, Lifecycle.stop
 
     async def also_stop(lifecycle: Lifecycle) -> None:
@@ -60,7 +61,7 @@ def lines(
             servers.append(server)
             ports.append(server.sockets[0].getsockname()[1])
 
-        application.listening = asyncio.ensure_future(listen())  # type: ignore[attr-defined]
+        beginning.append(asyncio.create_task(listen()))
         return inference
 
     monkeypatch.setattr(Application, "_add_endpoints", also_lines)

@@ -82,9 +82,9 @@ def test_most_requests_take_the_shortcuts(
     assert taken == [BODY]
 
 
-def test_replies_of_logged_requests_take_the_shortcut(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each reply took the shortcut."""
     written: list[bool] = []
 
     def see(*args: Any) -> bool:
@@ -92,6 +92,10 @@ def test_replies_of_logged_requests_take_the_shortcut(
         return written[-1]
 
     monkeypatch.setattr(call, "write_reply", see)
+    return written
+
+
+def test_replies_of_logged_requests_take_the_shortcut(serve: Serve, written: list[bool]) -> None:
     for access_log in (True, False):
         with serve("question", access_log=access_log) as (client, _):
             assert client.post("/v1/classify", json={"input": "a"}).status_code == 200
@@ -99,15 +103,8 @@ def test_replies_of_logged_requests_take_the_shortcut(
 
 
 def test_a_handler_of_uvicorns_access_log_makes_no_reply_slower(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, written: list[bool]
 ) -> None:
-    written: list[bool] = []
-
-    def see(*args: Any) -> bool:
-        written.append(write_reply(*args))
-        return written[-1]
-
-    monkeypatch.setattr(call, "write_reply", see)
     with serve("question") as (client, _):
         monkeypatch.setattr(
             logging.getLogger("uvicorn.access"), "handlers", [logging.NullHandler()]

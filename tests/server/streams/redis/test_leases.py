@@ -1,8 +1,7 @@
 """Leases that run out, or are lost, in the middle of a step."""
 
 import signal
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -10,6 +9,8 @@ from typing import Any
 import pytest
 import redis
 
+from sruserve.server.streams.redis import scripts
+from sruserve.server.streams.redis.client import Call, RedisClient
 from tests.server.conftest import Serve
 from tests.server.held_steps import Steps
 from tests.server.observing import until
@@ -44,8 +45,29 @@ def leased(serve: Serve, start_redis: StartRedis) -> Iterator[Leased]:
         yield Replicas([one, other], "redis"), program, client
 
 
+@pytest.fixture
+def renewing(monkeypatch: pytest.MonkeyPatch) -> set[RedisClient]:
+    """The clients of Redis that wait for the reply to a renewal."""
+    waiting: set[RedisClient] = set()
+    run_each = RedisClient.run_each
+
+    async def noted(
+        link: RedisClient, script: str, owner: bytes, calls: Sequence[Call], **kind: bool
+    ) -> list[Any]:
+        if script == scripts.RENEW:
+            waiting.add(link)
+        try:
+            return await run_each(link, script, owner, calls, **kind)
+        finally:
+            if script == scripts.RENEW:
+                waiting.discard(link)
+
+    monkeypatch.setattr(RedisClient, "run_each", noted)
+    return waiting
+
+
 def test_steps_outlive_a_redis_that_stops_for_longer_than_their_lease(
-    leased: Leased, steps: Steps
+    leased: Leased, steps: Steps, renewing: set[RedisClient]
 ) -> None:
     replicas, program, client = leased
     alone, shared = replicas.create(), replicas.create()
@@ -59,8 +81,8 @@ def test_steps_outlive_a_redis_that_stops_for_longer_than_their_lease(
         pending.append(pool.submit(replicas.step, shared, 1, **STEP))
         until(lambda: active(replicas) == 3)
         program.send_signal(signal.SIGSTOP)
-        running_out = pool.submit(client.delete, *leases)  # once Redis goes on
-        time.sleep(0.3)  # in which renewals come to wait for it
+        running_out = pool.submit(client.delete, *leases)  # once Redis continues
+        until(lambda: len(renewing) == 2)
         program.send_signal(signal.SIGCONT)
         running_out.result()
         steps.go_on()
