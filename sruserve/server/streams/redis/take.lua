@@ -20,7 +20,12 @@ local left, least = redis.call('PTTL', stream), 2 * lease_ms
 if left == -2 then return missing(id) end
 if to_free == '1' then redis.call('HDEL', stream, '') end  -- then a full Redis takes the rest
 local taken = redis.call('SET', lease, holder, 'NX', 'PX', lease_ms)
-if not taken and redis.call('GET', lease) ~= holder then return BUSY end
+if not taken and redis.call('GET', lease) ~= holder then
+  -- after a failover or a jump of the clock, a lease could outlive its holder
+  local remaining = redis.call('PTTL', lease)
+  if remaining < 0 or remaining > tonumber(lease_ms) then redis.call('PEXPIRE', lease, lease_ms) end
+  return BUSY
+end
 redis.call('HSET', stream, 'by', holder)
 if left < least then live(id, least) end
 local name = to_free == '1' and '' or start()

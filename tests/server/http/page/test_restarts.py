@@ -51,7 +51,7 @@ def test_a_text_goes_on_from_its_last_state(
         with serving(*MODELS, **settings) as (again, _):
             wait_idle(visitor)
             assert texts(visitor) == [completed(again, "ROMEO:", TOKENS, seed=5)]
-        assert visitor.evaluate("document.querySelector('#away').hidden")
+            visitor.wait("document.querySelector('#away').hidden")  # while that server runs
         sent = [each["body"] for each in visitor.requests(COMPLETE) if each["status"] == 200]
         assert [bool(body.get("state")) for body in sent] == [False, True]
         assert sent[1]["prompt"] == ""

@@ -116,6 +116,21 @@ def test_a_step_that_loses_its_stream_in_the_middle_gets_the_reply_of_who_did_it
     assert replicas.get(stream).json()["step"] == 1
 
 
+@pytest.mark.parametrize("ends", [None, 1 << 40], ids=["never", "years later"])
+def test_a_lease_that_would_outlive_its_holder_ends_as_any_other(
+    leased: Leased, ends: int | None
+) -> None:
+    replicas, _, client = leased
+    stream = replicas.create()
+    lease = key_of(stream, "lease")
+    client.set(lease, "a dead replica", px=ends)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(replicas.step, stream, 1, **STEP)
+        until(lambda: 0 < client.pttl(lease) <= GENEROUS.lease_ms)
+        client.delete(lease)  # as if it had run out
+        assert waiting.result().status_code == 200
+
+
 def test_a_server_that_was_paused_writes_nothing_over_what_another_did(
     leased: Leased, serve: Serve, steps: Steps
 ) -> None:
