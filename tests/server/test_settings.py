@@ -182,6 +182,9 @@ def test_missing_empty_and_ambiguous_folders_are_explained(folders: Path, tmp_pa
 
 
 UNSAFE_NAMES = [b"x\xffy", b"one\ntwo", b"tab\t", b"\xc2\x85", b"\xe2\x80\xa8", b"\x1b[1m"]
+UNSAFE_NAMES += [
+    character.encode() for character in "\u200b\u202e\u2066\ufeff"
+]  # nobody sees these
 
 
 @pytest.mark.parametrize("name", UNSAFE_NAMES, ids=repr)

@@ -2,15 +2,14 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from unicodedata import category
 
 import sruserve
 from sruserve.model.errors import printable
 from sruserve.model.versions import CONFIG_FILE, ONNX_FILE, VERSION_MARK, versions
+from sruserve.server.logs.escapes import escaped
 from sruserve.server.settings import Settings, SettingsError, variable_name
 
 _MAX_NAMES = 8
-_UNSAFE = {"Cc", "Cs", "Zl", "Zp"}  # controls, bytes that are no UTF-8, and line breaks
 BUNDLED = Path(sruserve.__file__).parent / "demo"
 
 
@@ -44,8 +43,8 @@ def _find(settings: Settings) -> tuple[Path, ...]:
         if not _is_id(path.name):
             raise SettingsError(
                 f"the folder {printable(str(path))} cannot be served: its name, which is the "
-                "model's id, has control characters, line breaks or bytes that are no UTF-8; "
-                "rename it"
+                "model's id, has control or invisible characters, line breaks or bytes that are "
+                "no UTF-8; rename it"
             )
         if VERSION_MARK in path.name:
             raise SettingsError(
@@ -73,7 +72,7 @@ def _find(settings: Settings) -> tuple[Path, ...]:
 
 def _is_id(name: str) -> bool:
     """Whether a name can be a model's id, in replies, metrics and lines of the log."""
-    return not any(category(character) in _UNSAFE for character in name)
+    return escaped(name) == name
 
 
 def _is_loadable(path: Path) -> bool:

@@ -17,7 +17,7 @@ from sruserve.server.logs.line_writer import LineWriter
 from sruserve.server.logs.lines import JsonLines, TextLines
 
 SECRET = "sesame-is-secret"
-TRICKY = 'a\r\n{"level":"error"}\u2028\x85\x1b[31m\udcff"'
+TRICKY = 'a\r\n{"level":"error"}\u2028\x85\x1b[31m\udcff\u202e"'
 
 
 def record(message: str, error: BaseException | None = None, name: str = "a") -> logging.LogRecord:
