@@ -134,11 +134,14 @@ class Words:
     """A vocabulary of words: a Hugging Face tokenizer that reads each word by itself.
 
     spaces: the characters between words; see `separators`.
+    max_normalized: characters that a word may have once it is normalized.
     """
 
-    def __init__(self, file: TokenizerFile, spaces: str) -> None:
-        self.growth = file.growth
-        self._longest = int(MAX_NORMALIZED / MAX_UTF8_BYTES / file.growth)  # never too long
+    def __init__(
+        self, file: TokenizerFile, spaces: str, max_normalized: int = MAX_NORMALIZED
+    ) -> None:
+        self.growth, self._max_normalized = file.growth, max_normalized
+        self._longest = int(max_normalized / MAX_UTF8_BYTES / file.growth)  # never too long
         self._tokenizer, self.work = file.tokenizer, file.work
         self.size, self.pieces = len(file.entries), file.written.pieces
         self.characters, self.ends = file.characters, file.written.ends
@@ -212,10 +215,10 @@ class Words:
     def _check(self, text: str) -> None:
         """Raise `TextError` if a word is too long once it is normalized."""
         for match in self._piece.finditer(text):
-            if is_too_long(self._tokenizer, self.growth, match[0]):
+            if is_too_long(self._tokenizer, self.growth, match[0], self._max_normalized):
                 raise TextError(
                     f"a word has {len(match[0]):,} characters, and the tokenizer makes more than "
-                    f"{MAX_NORMALIZED:,} of them: insert white space"
+                    f"{self._max_normalized:,} of them: insert white space"
                 )
 
     def _ids_of(self, text: str) -> Ids:
@@ -395,8 +398,10 @@ def make_codec(vocabulary: Mapping[str, bytes], folder: object) -> Codec | None:
     return Bytes(values)
 
 
-def tokenizer_codec(content: bytes, source: object) -> Codec:
+def tokenizer_codec(content: bytes, source: object, max_normalized: int = MAX_NORMALIZED) -> Codec:
     """Make the codec of a tokenizer.json. source: its name in error messages.
+
+    max_normalized: characters of a text that cannot be cut, once it is normalized.
 
     Raises `FolderError` that names the part which cannot be honoured.
     """
@@ -411,8 +416,8 @@ def tokenizer_codec(content: bytes, source: object) -> Codec:
         except faults() as error:  # the library raises bare exceptions, and panics
             raise FolderError(f"{source} is not a usable tokenizer.json: {brief(error)}") from error
         if spaces:
-            return Words(file, spaces)
-    return Subwords(file)
+            return Words(file, spaces, max_normalized)
+    return Subwords(file, max_normalized)
 
 
 def is_byte_list(values: object) -> bool:

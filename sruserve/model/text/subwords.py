@@ -21,13 +21,15 @@ class Subwords:
     """A tokenizer that reads texts as a whole, or up to places where its parts allow a cut.
 
     A chunk's unfinished word begins before its space, or behind it if the tokenizer adds it again.
+
+    max_normalized: characters that a text without a cut may have once it is normalized.
     """
 
-    def __init__(self, file: TokenizerFile) -> None:
+    def __init__(self, file: TokenizerFile, max_normalized: int = MAX_NORMALIZED) -> None:
         self._tokenizer = file.tokenizer
         self._tokenizer.post_processor = None  # its places of the first id depend on the chunk
         self._cuts = cuts_of(file.tokenizer, file.entries)
-        self.growth = file.growth
+        self.growth, self._max_normalized = file.growth, max_normalized
         self.size, self.work, self.frame = len(file.entries), file.work, file.frame
         self.pieces, self.ends = file.written.pieces, file.written.ends
         self.characters = file.characters
@@ -104,10 +106,10 @@ class Subwords:
 
     def _check(self, part: str) -> None:
         """Raise `TextError` if a text that cannot be cut is too long once it is normalized."""
-        if is_too_long(self._tokenizer, self.growth, part):
+        if is_too_long(self._tokenizer, self.growth, part, self._max_normalized):
             raise TextError(
                 f"a text without a place to cut has {len(part):,} characters, and the tokenizer "
-                f"makes more than {MAX_NORMALIZED:,} of them: insert spaces or send less"
+                f"makes more than {self._max_normalized:,} of them: insert spaces or send less"
             )
 
     def _place(self, text: str, begin: int, end: int) -> tuple[int, int]:

@@ -100,7 +100,7 @@ class Engine(JobEngine):
             self._end_job,
             clock,
         )
-        self._runner = ModelRunner(model, self._states.pool)
+        self._runner = ModelRunner(model, self._states.pool, config.max_block_scores)
         self._settler = Settler(
             config, self._scheduler, self._runner, self._states, FinishQueue(self._states),
             IntermediateStates(self._states), self._dispatcher, metrics,

@@ -11,6 +11,7 @@ from torch import Tensor
 from sruserve.kernels import RaggedBatch
 from sruserve.kernels.devices import StepThrottle
 from sruserve.model.folder import Model
+from sruserve.model.heads.softmaxes import MAX_NUMBERS
 from sruserve.server.engine.batch import Batch
 from sruserve.server.engine.graph_decoder import Burst, GraphDecoder
 from sruserve.server.engine.job import JobKind
@@ -31,12 +32,15 @@ _LAST_STEP = {JobKind.CLASSIFY, JobKind.REGRESS, JobKind.EMBED, JobKind.GENERATE
 
 
 class ModelRunner:
-    """Runs batches on a model, with states in the rows of a pool."""
+    """Runs batches on a model, with states in the rows of a pool.
 
-    def __init__(self, model: Model, pool: StatePool) -> None:
+    max_block_scores: see `OutputReader`.
+    """
+
+    def __init__(self, model: Model, pool: StatePool, max_block_scores: int = MAX_NUMBERS) -> None:
         self._network, self._pool = model.network, pool
         self._outputs = model.config.outputs or 0
-        self._output_reader = OutputReader(model)
+        self._output_reader = OutputReader(model, max_block_scores)
         self._graph_decoder: GraphDecoder | None = None
         self._pace = StepThrottle(self._network.device)
         self._grammar_wait_budget = GrammarWaitBudget()

@@ -152,12 +152,7 @@ class Loader:
         )
 
     def _start_engine(self, model: Model) -> Engine:
-        config = replace(
-            engine_limits(self._settings),
-            state_pool_bytes=pool_bytes(self._settings, model.network.device),
-        )
-        if (rows := model.network.max_step_rows) is not None:
-            config = replace(config, max_batch_tokens=min(rows, config.max_batch_tokens))
+        config = engine_config(self._settings, model)
         try:
             metrics = EngineMetrics(model.name)
             engine = Engine(model, config, metrics)
@@ -185,8 +180,21 @@ def _same(model: Model, other: Model) -> bool:
     return all(getattr(model, name) == getattr(other, name) for name in same)
 
 
+def engine_config(settings: Settings, model: Model) -> EngineConfig:
+    """The configuration of the engine of a model."""
+    config, network = engine_limits(settings), model.network
+    rows = config.max_batch_tokens
+    return replace(
+        config,
+        state_pool_bytes=pool_bytes(settings, network.device),
+        max_batch_tokens=rows
+        if network.max_step_rows is None
+        else min(rows, network.max_step_rows),
+    )
+
+
 def engine_limits(settings: Settings) -> EngineConfig:
-    """The configuration of each engine of each worker."""
+    """The configuration of each engine of each worker, whatever its model."""
     return EngineConfig(
         max_batch_tokens=settings.max_batch_tokens,
         max_queue_requests=settings.max_queue_requests,

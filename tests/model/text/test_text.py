@@ -24,7 +24,6 @@ from tokenizers.pre_tokenizers import (
 
 from sruserve.model.errors import FolderError, TextError
 from sruserve.model.text import codec as text_module
-from sruserve.model.text import normalized, subwords
 from sruserve.model.text.codec import Bytes, Codec, Words, make_codec, tokenizer_codec
 from sruserve.model.text.normalizers import growth, work
 
@@ -455,11 +454,9 @@ ACROSS = replace(".", String=" .")  # so that texts are read as a whole
 
 @pytest.mark.parametrize("across", [[], [ACROSS]], ids=["words", "whole texts"])
 def test_a_text_without_cuts_that_normalizers_make_too_long_is_refused(
-    monkeypatch: pytest.MonkeyPatch, across: list[dict[str, Any]]
+    across: list[dict[str, Any]],
 ) -> None:
-    for module in (normalized, text_module, subwords):
-        monkeypatch.setattr(module, "MAX_NORMALIZED", 16 * 100)
-    codec = tokenizer_codec(with_steps(LONGER, *across), "")
+    codec = tokenizer_codec(with_steps(LONGER, *across), "", max_normalized=16 * 100)
     assert isinstance(codec, Words) == (not across)
     assert len(codec.encode("b " * 200)[0]) == 200
     for text in ("b" * 1600, "a" * 100):  # only what they do make longer counts
@@ -471,12 +468,10 @@ def test_a_text_without_cuts_that_normalizers_make_too_long_is_refused(
 
 @pytest.mark.parametrize("across", [[], [ACROSS]], ids=["words", "whole texts"])
 def test_characters_of_several_bytes_that_become_as_many_of_one_byte_count_as_these(
-    monkeypatch: pytest.MonkeyPatch, across: list[dict[str, Any]]
+    across: list[dict[str, Any]],
 ) -> None:
-    for module in (normalized, text_module, subwords):
-        monkeypatch.setattr(module, "MAX_NORMALIZED", 16 * 100)
     shortened = replace("aaaa", String="\N{GRINNING FACE}")
-    codec = tokenizer_codec(with_steps(shortened, *across), "")
+    codec = tokenizer_codec(with_steps(shortened, *across), "", max_normalized=16 * 100)
     assert isinstance(codec, Words) == (not across)
     assert len(codec.encode("\N{GRINNING FACE}" * 400)[0]) == 1
     for read in (codec.encode, codec.locate):
