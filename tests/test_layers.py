@@ -131,6 +131,7 @@ ROOMS = (
         "process_limits",
         "redis_pool",
         "seeds",
+        "tuning",
     ),
     ("auth", "tls"),
     ("settings",),

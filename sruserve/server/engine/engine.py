@@ -229,10 +229,10 @@ class Engine(JobEngine):
 
     def _run_once(self) -> None:
         """Run one scheduling step. After the drain deadline, end all jobs instead."""
-        if self._bursts.running and (self._clock() > self._deadline or self._scheduler.idle):
+        if self._bursts.running and (self._clock() >= self._deadline or self._scheduler.idle):
             self._settle_bursts()
             self._settler.deliver_finished(self._end)
-        if self._clock() > self._deadline:
+        if self._clock() >= self._deadline:
             self._finish_all()
             self._end_all(Draining("the server stopped before the request was done; retry"))
             return

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from sruserve.model.translation.folder import TranslationModel
-from sruserve.server.tasks.reading import TURN
+from sruserve.server.tuning import TURN
 from tests.model.translation.systems import BOS, EOS
 from tests.server.test_long_texts import Reads
 from tests.server.translation import plain

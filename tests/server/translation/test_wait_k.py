@@ -14,7 +14,7 @@ import sruserve
 from sruserve.model.text.codec import Words
 from sruserve.model.translation.folder import TranslationModel
 from sruserve.model.weights import read_tensors
-from sruserve.server.tasks.reading import TURN
+from sruserve.server.tuning import TURN
 from tests.model.translation.systems import BOS, EOS
 from tests.server.conftest import Serve
 from tests.server.observing import until

@@ -1,7 +1,8 @@
 """The engine of a translation model: encode, step, select, deliver."""
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 
@@ -43,8 +44,14 @@ class TranslationEngine(JobEngine):
         before its job is submitted, on the event loop, and releases it when it ends.
     """
 
-    def __init__(self, model: TranslationModel, config: EngineConfig, metrics: Metrics) -> None:
-        super().__init__(model.name, CPU, config, metrics)
+    def __init__(
+        self,
+        model: TranslationModel,
+        config: EngineConfig,
+        metrics: Metrics,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(model.name, CPU, config, metrics, clock)
         translator, target = model.translator, model.config.target
         assert target.eos is not None
         self.translator, self._end_id = translator, target.eos
@@ -114,7 +121,7 @@ class TranslationEngine(JobEngine):
         return self._open
 
     def _run_once(self) -> None:
-        if self._clock() > self._deadline:
+        if self._clock() >= self._deadline:
             self._end_all(Draining("the server stopped before the request was done; retry"))
             return
         self._receive()
