@@ -129,11 +129,24 @@ def test_a_client_that_waits_no_longer_withdraws_its_work(
     body: dict[str, Any] = {"parameters": {"max_tokens": 90_000}}
     inputs = [texts(triton, "text_input", "a")]
     outcomes: queue.Queue[Any] = queue.Queue()
+
+    def begin(seconds: float | None) -> Any:
+        return rpc.async_infer(
+            "characters", inputs, lambda _, e: outcomes.put(e), client_timeout=seconds, **body
+        )
+
+    def runs_until_its_deadline(seconds: float) -> bool:
+        """Whether the work had begun before the deadline, which a slow machine may prevent."""
+        begin(seconds)
+        until(lambda: engine.running == 1 or not outcomes.empty())
+        has_run = engine.running == 1
+        assert "Deadline" in str(outcomes.get(timeout=60))
+        return has_run
+
     if how == "deadline":
-        with pytest.raises(InferenceServerException, match="Deadline"):
-            rpc.infer("characters", inputs, client_timeout=0.4, **body)
+        assert any(map(runs_until_its_deadline, (0.5, 4.0, 32.0)))
     else:
-        call = rpc.async_infer("characters", inputs, lambda r, e: outcomes.put(e), **body)
+        call = begin(None)
         until(lambda: engine.running == 1)
         call.cancel()
     until(lambda: engine.running == 0)
