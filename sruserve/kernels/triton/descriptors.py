@@ -17,23 +17,30 @@ from sruserve.kernels.triton.tiles import (
     DESCRIPTOR_OUTPUTS,
     DESCRIPTOR_ROWS,
     LINEAR_DESCRIPTORS,
+    LinearTile,
 )
 
 _ALIGNED = 16  # bytes: a descriptor's address
 _GROUP = 8  # blocks of rows that share a block of the weight while it is in the L2 cache
 
 
-def takes_descriptors(x: Tensor, weight: Tensor, out: Tensor, capability: tuple[int, int]) -> bool:
+def takes_descriptors(
+    x: Tensor,
+    weight: Tensor,
+    out: Tensor,
+    capability: tuple[int, int],
+    tile: LinearTile = LINEAR_DESCRIPTORS,
+) -> bool:
     """Whether `descriptor_linear` computes a product without bias of x (rows, in) into `out`.
 
     Its tiles have to divide the weight (out, in): nothing else has been measured. All are
     contiguous; a view that begins between two multiples of 16 bytes is for `linear_kernel`.
     """
-    tile, (outputs, inputs) = LINEAR_DESCRIPTORS, weight.shape
+    outputs, inputs = weight.shape
     return (
         capability[0] == 9
         and x.dtype.itemsize == 2
-        and tiles.SHARED_COLUMNS is None
+        and tiles.shared_columns() is None
         and len(x) >= DESCRIPTOR_ROWS
         and outputs >= DESCRIPTOR_OUTPUTS
         and outputs % tile.columns == 0
@@ -42,7 +49,9 @@ def takes_descriptors(x: Tensor, weight: Tensor, out: Tensor, capability: tuple[
     )
 
 
-def descriptor_linear(x: Tensor, weight: Tensor, out: Tensor) -> Tensor:
+def descriptor_linear(
+    x: Tensor, weight: Tensor, out: Tensor, tile: LinearTile = LINEAR_DESCRIPTORS
+) -> Tensor:
     """Compute out = x @ weight.T, summed in float32 from the first input upward.
 
     x: (rows, in), bfloat16 or float16. weight: (out, in). out: (rows, out). All have one dtype and
@@ -50,7 +59,7 @@ def descriptor_linear(x: Tensor, weight: Tensor, out: Tensor) -> Tensor:
 
     Returns out.
     """
-    tile, (outputs, inputs) = LINEAR_DESCRIPTORS, weight.shape
+    outputs = len(weight)
     blocks = -(-len(x) // tile.rows) * -(-outputs // tile.columns)
     programs = min(blocks, multiprocessors(x.device))
     with torch.cuda.device_of(x):  # Triton launches on the current device
@@ -59,7 +68,7 @@ def descriptor_linear(x: Tensor, weight: Tensor, out: Tensor) -> Tensor:
             TensorDescriptor.from_tensor(weight, [tile.columns, tile.depth]),
             TensorDescriptor.from_tensor(out, [tile.rows, tile.columns]),
             len(x),
-            IN=inputs,
+            IN=weight.shape[1],
             OUT=outputs,
             ROWS=tile.rows,
             COLUMNS=tile.columns,

@@ -168,12 +168,11 @@ def test_a_gpu_that_is_passed_over_is_told_with_the_reason(
 
 
 def test_a_server_whose_kernels_are_interpreted_says_that_they_are_slow(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(dispatch, "_INTERPRETED", True)
-    choose_device("cpu")
+    with dispatch.interpreting(True):
+        choose_device("cpu")
     assert "TRITON_INTERPRET is set" in caplog.text
-    monkeypatch.undo()
     caplog.clear()
     choose_device("cpu")
     assert "TRITON_INTERPRET" not in caplog.text
