@@ -20,6 +20,7 @@ import psutil
 import pytest
 import uvloop
 
+from sruserve.server.kernel_buffers import limit_buffers
 from sruserve.server.run import _accepting, _bind
 from tests.server.http.json_requests import connect
 from tests.server.kserve.raw_http2 import RawClient
@@ -125,9 +126,9 @@ def test_connections_that_wait_are_accepted_together_unless_workers_share_them(
     assert max_turns // 4 < turns <= max_turns
 
 
-def test_a_kernel_without_that_limit_serves_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(socket, "TCP_NOTSENT_LOWAT", 9999)
+def test_a_kernel_without_that_limit_serves_all_the_same() -> None:
     with _bind("127.0.0.1", 0) as listener:
+        limit_buffers(listener, unsent_option=9999)
         listener.listen()
 
 
