@@ -99,7 +99,8 @@ MakeStreams = Callable[[Settings, Tenants, Clocks], Streams]
 class Application:
     """Serves once its lifespan has started; any ASGI server can run it.
 
-    clocks: of everything that waits for a time. table: the tasks that it serves.
+    clocks: of engines, connections, rates, tokens and streams; timers are the event loop's.
+    table: the tasks that it serves.
     """
 
     def __init__(
@@ -127,7 +128,9 @@ class Application:
         self._hot: dict[str, HttpEndpoint] = {}
         limit = process_limit()
         self.constraints = ConstraintCache(
-            settings.max_grammar_bytes, startable=limit and limit // settings.workers
+            settings.max_grammar_bytes,
+            startable=limit and limit // settings.workers,
+            clock=clocks.monotonic,
         )
         self.grpc: GrpcServer | None = None
         self.origins = Origins(read_origins(settings.allowed_origins or ""), settings.host)

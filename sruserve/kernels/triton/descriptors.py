@@ -13,12 +13,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from sruserve.kernels.triton import tiles
-from sruserve.kernels.triton.tiles import (
-    DESCRIPTOR_OUTPUTS,
-    DESCRIPTOR_ROWS,
-    LINEAR_DESCRIPTORS,
-    LinearTile,
-)
+from sruserve.kernels.triton.tiles import LINEAR_DESCRIPTORS, LinearTile
 
 _ALIGNED = 16  # bytes: a descriptor's address
 _GROUP = 8  # blocks of rows that share a block of the weight while it is in the L2 cache
@@ -41,8 +36,8 @@ def takes_descriptors(
         capability[0] == 9
         and x.dtype.itemsize == 2
         and tiles.shared_columns() is None
-        and len(x) >= DESCRIPTOR_ROWS
-        and outputs >= DESCRIPTOR_OUTPUTS
+        and len(x) >= tiles.DESCRIPTOR_ROWS
+        and outputs >= tiles.DESCRIPTOR_OUTPUTS
         and outputs % tile.columns == 0
         and inputs % tile.depth == 0
         and all(tensor.data_ptr() % _ALIGNED == 0 for tensor in (x, weight, out))
@@ -52,24 +47,20 @@ def takes_descriptors(
 def descriptor_linear(
     x: Tensor, weight: Tensor, out: Tensor, tile: LinearTile = LINEAR_DESCRIPTORS
 ) -> Tensor:
-    """Compute out = x @ weight.T, summed in float32 from the first input upward.
+    """Compute and return out = x @ weight.T, summed in float32 from the first input upward.
 
     x: (rows, in), bfloat16 or float16. weight: (out, in). out: (rows, out). All have one dtype and
     device, and are contiguous.
-
-    Returns out.
     """
-    outputs = len(weight)
-    blocks = -(-len(x) // tile.rows) * -(-outputs // tile.columns)
-    programs = min(blocks, multiprocessors(x.device))
+    blocks = -(-len(x) // tile.rows) * -(-len(weight) // tile.columns)
     with torch.cuda.device_of(x):  # Triton launches on the current device
-        descriptor_kernel[(programs,)](
+        descriptor_kernel[(min(blocks, multiprocessors(x.device)),)](
             TensorDescriptor.from_tensor(x, [tile.rows, tile.depth]),
             TensorDescriptor.from_tensor(weight, [tile.columns, tile.depth]),
             TensorDescriptor.from_tensor(out, [tile.rows, tile.columns]),
             len(x),
             IN=weight.shape[1],
-            OUT=outputs,
+            OUT=len(weight),
             ROWS=tile.rows,
             COLUMNS=tile.columns,
             DEPTH=tile.depth,

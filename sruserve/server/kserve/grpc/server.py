@@ -109,7 +109,8 @@ class GrpcServer:
             ) from None
         limit_buffers_of_port(self.port)
         await self._server.start()
-        connections = PortConnections(self.port, ConnectionShares(self._connections))
+        shares = ConnectionShares(self._connections)
+        connections = PortConnections(self.port, shares, self._clock)
         self._looking = asyncio.create_task(connections.run())
         self._looking.add_done_callback(_log_failure)
         log.info("gRPC is on %s port %d", host, self.port)

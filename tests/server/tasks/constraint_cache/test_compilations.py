@@ -195,6 +195,7 @@ def test_a_wait_that_is_long_ends_in_504(
     client: httpx.Client, grammars: ConstraintCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with stopped(grammars, client):
+        monkeypatch.setattr(grammars, "timeout_seconds", 3600)  # longer than the client waits
         reply = complete(client, regex="[a-z]{79}", timeout_ms=50)
         refusal(reply, 504, "deadline_exceeded", None)
         monkeypatch.setattr(grammars, "timeout_seconds", 0.05)
