@@ -130,10 +130,11 @@ def test_a_client_that_waits_no_longer_withdraws_its_work(
     inputs = [texts(triton, "text_input", "a")]
     outcomes: queue.Queue[Any] = queue.Queue()
 
+    def ended(result: Any, error: Any) -> None:
+        outcomes.put(error)
+
     def begin(seconds: float | None) -> Any:
-        return rpc.async_infer(
-            "characters", inputs, lambda _, e: outcomes.put(e), client_timeout=seconds, **body
-        )
+        return rpc.async_infer("characters", inputs, ended, client_timeout=seconds, **body)
 
     def runs_until_its_deadline(seconds: float) -> bool:
         """Whether the work had begun before the deadline, which a slow machine may prevent."""
