@@ -6,10 +6,7 @@ from sruserve.server.clocks import Clocks
 
 
 class HandClock:
-    """Seconds since 1970, at first the true ones; `now` is a test's to change.
-
-    While it stands still, waiting bytes pause for as long as another owner's have just arrived.
-    """
+    """Seconds since 1970, at first the true ones; `now` is a test's to change."""
 
     def __init__(self) -> None:
         self.now = time.time()
