@@ -71,8 +71,8 @@ class Settings(BaseSettings):
     )
     model_folders: tuple[Path, ...] = Field(
         (),
-        description="Model folders to serve, as a JSON list; overrides `SRUSERVE_MODELS`. The "
-        "arguments of `sruserve serve` set it.",
+        description="Models to serve, as a JSON list of model folders and names of bundled models; "
+        "overrides `SRUSERVE_MODELS`. The arguments of `sruserve serve` set it.",
     )
     default_models: str = Field(
         "question-type,shakespeare",

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
+from sruserve.model.bundled import BUNDLED
 from sruserve.server.repository.discovery import find_models, loadable_models
 from sruserve.server.repository.loader import engine_limits
 from sruserve.server.setting_table import Row, setting_rows
@@ -157,6 +158,17 @@ def test_given_folders_win_over_the_folder_of_models(folders: Path) -> None:
     assert [path.name for path in chosen] == ["question"]
 
 
+def test_a_bundled_model_is_served_by_its_name_unless_a_folder_of_models_has_it(
+    folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = load_settings(model_folders=(Path("sentiment"), folders / "question"))
+    assert find_models(settings) == (BUNDLED / "sentiment", (folders / "question").resolve())
+    assert loadable_models(settings).keys() == {"sentiment", "question"}
+    shutil.copytree(folders / "question", tmp_path / "sentiment")
+    assert find_models(settings)[0] == (tmp_path / "sentiment").resolve()
+
+
 def test_missing_empty_and_ambiguous_folders_are_explained(folders: Path, tmp_path: Path) -> None:
     twin = tmp_path / "twin" / "question"
     twin.mkdir(parents=True)
@@ -168,7 +180,10 @@ def test_missing_empty_and_ambiguous_folders_are_explained(folders: Path, tmp_pa
             load_settings(model_folders=(tmp_path,)),
             "neither config.json nor model.onnx, and no numeric",
         ),
-        (load_settings(model_folders=(tmp_path / "absent",)), "there is no folder .*/absent; name"),
+        (
+            load_settings(model_folders=(tmp_path / "absent",)),
+            "there is no folder .*/absent; name .* or a bundled model: entities, numbers, question",
+        ),
         (load_settings(model_folders=(twin / "config.json",)), "config.json is a file"),
         (
             load_settings(model_folders=(twin.parent,)),
