@@ -170,7 +170,9 @@ def _parsed(path: Path, content: bytes) -> Any:
     try:
         return json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise OptionError(f"{path} is not valid JSON: {error}") from error
+        raise OptionError(
+            f"{path} is not valid JSON: {error}; correct the file, or write it again"
+        ) from error
 
 
 def is_string_list(content: Any) -> bool:
