@@ -23,10 +23,13 @@ from tokenizers.pre_tokenizers import (
 )
 
 from sruserve.model.errors import FolderError, TextError
-from sruserve.model.text import codec as text_module
 from sruserve.model.text import normalized, subwords
-from sruserve.model.text.codec import Bytes, Codec, Words, make_codec, tokenizer_codec
+from sruserve.model.text import words as words_module
+from sruserve.model.text.byte_values import Bytes
+from sruserve.model.text.codec import Codec
 from sruserve.model.text.normalizers import growth, work
+from sruserve.model.text.vocabulary_files import make_codec, tokenizer_codec
+from sruserve.model.text.words import Words
 
 
 @pytest.fixture(scope="module")
@@ -421,7 +424,7 @@ def with_split(pattern: str) -> dict[str, Any]:
 
 
 def test_the_work_of_ordinary_tokenizers_is_little() -> None:
-    demo = Path(text_module.__file__).parents[2] / "demo/question-type/tokenizer.json"
+    demo = Path(words_module.__file__).parents[2] / "demo/question-type/tokenizer.json"
     ordinary = [json.loads(demo.read_bytes()), json.loads(with_steps()), with_model(BERT)]
     patterns = [" {2,}", r"\s+", r"\w+|[^\w\s]", "``|''|[“”„«»]", r"[\s\p{Z}\p{C}]", r"\.\p{Han}"]
     for content in (*ordinary, *map(with_split, patterns)):
@@ -457,7 +460,7 @@ ACROSS = replace(".", String=" .")  # so that texts are read as a whole
 def test_a_text_without_cuts_that_normalizers_make_too_long_is_refused(
     monkeypatch: pytest.MonkeyPatch, across: list[dict[str, Any]]
 ) -> None:
-    for module in (normalized, text_module, subwords):
+    for module in (normalized, words_module, subwords):
         monkeypatch.setattr(module, "MAX_NORMALIZED", 16 * 100)
     codec = tokenizer_codec(with_steps(LONGER, *across), "")
     assert isinstance(codec, Words) == (not across)
@@ -473,7 +476,7 @@ def test_a_text_without_cuts_that_normalizers_make_too_long_is_refused(
 def test_characters_of_several_bytes_that_become_as_many_of_one_byte_count_as_these(
     monkeypatch: pytest.MonkeyPatch, across: list[dict[str, Any]]
 ) -> None:
-    for module in (normalized, text_module, subwords):
+    for module in (normalized, words_module, subwords):
         monkeypatch.setattr(module, "MAX_NORMALIZED", 16 * 100)
     shortened = replace("aaaa", String="\N{GRINNING FACE}")
     codec = tokenizer_codec(with_steps(shortened, *across), "")

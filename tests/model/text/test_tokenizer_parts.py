@@ -17,7 +17,8 @@ from tokenizers.pre_tokenizers import (
 )
 
 from sruserve.model.errors import FolderError
-from sruserve.model.text.codec import Codec, pieces_after, token_text, tokenizer_codec
+from sruserve.model.text.codec import Codec, pieces_after, token_text
+from sruserve.model.text.vocabulary_files import tokenizer_codec
 from tests.model.text.trained_tokenizers import LLAMA_3, trained
 
 Change = Callable[[Tokenizer], None]
