@@ -198,6 +198,7 @@ PARTS = {
             "config",
             "constrained",
             "detokenizer",
+            "job_kind",
             "metrics",
             "partial_translation",
             "state_cache",

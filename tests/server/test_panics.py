@@ -13,7 +13,8 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from tritonclient.utils import InferenceServerException
 
 from sruserve.server.app import Application
-from sruserve.server.engine.job import Generated, Job, JobKind, Sampling, SequenceInput
+from sruserve.server.engine.job import Generated, Job, Sampling, SequenceInput
+from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.errors import EngineFailure, faults
 from sruserve.server.offload import run_in_thread
 from tests.server.conftest import LABELS, WORDS, Serve

@@ -15,7 +15,8 @@ from sruserve.model.heads import softmaxes
 from sruserve.model.heads.crf import LinearChain
 from sruserve.model.reader.spans import best_spans
 from sruserve.model.text.codec import token_text
-from sruserve.server.engine.job import JobKind, Logprobs, StateOutput
+from sruserve.server.engine.job import Logprobs, StateOutput
+from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.engine.sequence import ActiveSequence
 from sruserve.server.engine.sequence_outputs import Floats, SequenceOutputs
 from sruserve.server.engine.state_cache.pool import indices

@@ -10,7 +10,8 @@ from sruserve.model.reader.config import COLUMNS, ReaderConfig
 from sruserve.model.reader.encoded import StoredDocument
 from sruserve.model.reader.network import Reader
 from sruserve.model.reader.words import Document
-from sruserve.server.engine.job import Answered, JobKind, SequenceInput
+from sruserve.server.engine.job import Answered, SequenceInput
+from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.errors import EmptyInput, InputTooLong, InvalidRequest
 from sruserve.server.offload import LONG_CHARACTERS, offload
 from sruserve.server.repository.encoding import Tokens

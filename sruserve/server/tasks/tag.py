@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from sruserve.model.text.frames import ENDED
 from sruserve.server.engine.engine import Engine
-from sruserve.server.engine.job import JobKind, SequenceInput, Snapshot, Tagged
+from sruserve.server.engine.job import SequenceInput, Snapshot, Tagged
+from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.errors import CannotStream
 from sruserve.server.repository.encoding import Ids, Tokens, encode_input, locate_input
 from sruserve.server.repository.served_model import ServedModel

@@ -9,7 +9,8 @@ import pytest
 
 from sruserve.server.engine.admission_queue import AdmissionQueue
 from sruserve.server.engine.config import EngineConfig
-from sruserve.server.engine.job import Job, JobKind, SequenceInput
+from sruserve.server.engine.job import Job, SequenceInput
+from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.errors import Overloaded
 
 

@@ -8,13 +8,8 @@ from pathlib import Path
 import pytest
 
 from sruserve.server.engine.config import EngineConfig
-from sruserve.server.engine.job import (
-    Generated,
-    JobKind,
-    Sampling,
-    SequenceInput,
-    StateOutput,
-)
+from sruserve.server.engine.job import Generated, Sampling, SequenceInput, StateOutput
+from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.errors import (
     DeadlineExceeded,
     EmptyInput,

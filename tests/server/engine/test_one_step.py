@@ -17,13 +17,8 @@ from sruserve.model.heads.config import HeadConfig
 from sruserve.model.network import Network
 from sruserve.model.text.packed import PackedIds
 from sruserve.server.engine.config import EngineConfig
-from sruserve.server.engine.job import (
-    Classified,
-    JobKind,
-    PackedInputs,
-    SequenceInput,
-    StateOutput,
-)
+from sruserve.server.engine.job import Classified, PackedInputs, SequenceInput, StateOutput
+from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.engine.threads import ThreadPolicy
 from sruserve.server.errors import DeadlineExceeded, EngineFailure, NotFinite
 from tests.server.engine.driver import Driver, Submission

@@ -11,7 +11,8 @@ from torch import Tensor
 from sruserve.model.folder import Model
 from sruserve.model.heads.regression import Regression
 from sruserve.server.engine.config import EngineConfig
-from sruserve.server.engine.job import Encoded, JobKind, SequenceInput, StateOutput, Tagged
+from sruserve.server.engine.job import Encoded, SequenceInput, StateOutput, Tagged
+from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.engine.output_reader import OutputReader, OutputSlice
 from sruserve.server.engine.sequence_outputs import SequenceOutputs
 from tests.server.engine.driver import Driver, same_state

@@ -12,13 +12,8 @@ from hypothesis import strategies as st
 
 from sruserve.model.network import Network
 from sruserve.server.engine.config import EngineConfig
-from sruserve.server.engine.job import (
-    Generated,
-    JobKind,
-    Sampling,
-    SequenceInput,
-    StateOutput,
-)
+from sruserve.server.engine.job import Generated, Sampling, SequenceInput, StateOutput
+from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.engine.settle import Settler
 from tests.server.engine.driver import Driver, same_state
 from tests.support import random_model

@@ -5,7 +5,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from sruserve.server.engine.job import Job, JobKind, Result, Sampling, SequenceInput
+from sruserve.server.engine.job import Job, Result, Sampling, SequenceInput
+from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.streams.service import Streams
 from sruserve.server.streams.step_view import StreamView

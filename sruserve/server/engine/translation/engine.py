@@ -9,8 +9,9 @@ from sruserve.kernels.devices import CPU
 from sruserve.model.translation.folder import TranslationModel
 from sruserve.server.budget import Budget
 from sruserve.server.engine.config import EngineConfig
-from sruserve.server.engine.job import BeamSearch, Job, JobKind
+from sruserve.server.engine.job import BeamSearch, Job
 from sruserve.server.engine.job_engine import JobEngine
+from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.engine.metrics import Metrics
 from sruserve.server.engine.scheduling.step_time import StepTime
 from sruserve.server.engine.threads import ThreadPolicy

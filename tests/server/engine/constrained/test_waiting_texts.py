@@ -20,7 +20,8 @@ from sruserve.server.engine.constrained.wire import (
     ok_reply,
     pack_position,
 )
-from sruserve.server.engine.job import Generated, JobKind, Sampling, SequenceInput
+from sruserve.server.engine.job import Generated, Sampling, SequenceInput
+from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.errors import (
     ConstraintUnsatisfiable,
     InvalidRequest,

@@ -12,7 +12,8 @@ import pytest
 from sruserve.model.folder import Model
 from sruserve.server.engine.batch import Batch
 from sruserve.server.engine.config import EngineConfig
-from sruserve.server.engine.job import Classified, Generated, Job, JobKind, Sampling, SequenceInput
+from sruserve.server.engine.job import Classified, Generated, Job, Sampling, SequenceInput
+from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.engine.output_reader import StepResult
 from sruserve.server.engine.result_dispatcher import _Message
 from sruserve.server.engine.scheduling.company import Company

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sruserve.server.engine.job import Job, JobKind, SequenceInput
+from sruserve.server.engine.job import Job, SequenceInput
+from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.engine.scheduling.job_turns import JobTurns
 
 ROWS = 100  # of a step
