@@ -6,7 +6,7 @@ from typing import Any, TypedDict
 from sruserve.api.calls import check_task, in_order, request_of, results_of
 from sruserve.api.local_model import LocalModel
 from sruserve.server.errors import InvalidRequest
-from sruserve.server.tasks.answer import ROW_BYTES
+from sruserve.server.tasks.question_pairs import ROW_BYTES
 from sruserve.server.tasks.requests import AnswerRequest
 
 Passage = str | list[list[str]]
