@@ -110,7 +110,10 @@ def test_a_wrong_input_is_told_what_the_documentation_says_of_it(client: httpx.C
 @pytest.mark.parametrize("path", [CLASSIFY, COMPLETE, SCORE])
 def test_an_empty_body_is_named_as_such(client: httpx.Client, path: str) -> None:
     message = refusal(post(client, path, b""), 400, "malformed_body")
-    assert message == "the body is empty; send a JSON object with the fields that /docs describes"
+    assert (
+        message
+        == "the request is empty; send a JSON object with the fields that its documentation lists"
+    )
 
 
 def test_a_missing_field_is_named_together_with_an_unknown_one(client: httpx.Client) -> None:
