@@ -46,7 +46,7 @@ _OUTPUT = Row(
             "Completions by outcome", "reqps",
             "Completions that ended in a second, without those over KServe. `cancelled`: the "
             "client left before the end. Many of them: texts are longer than clients want, so "
-            "lower their `max_tokens`, or come too slowly, so add replicas.",
+            "lower their `max_tokens`, or arrive too slowly, so add replicas.",
             [Query(rate("sru_requests_total", _COMPLETIONS, by="outcome"), "{{outcome}}")],
         ),
         Panel(

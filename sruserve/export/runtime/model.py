@@ -17,8 +17,8 @@ from sruserve.export.runtime.session import GraphSession, runs_on_cpu
 from sruserve.model.errors import CheckpointError, DTypeError, FolderError
 from sruserve.model.folder import Model
 from sruserve.model.heads.crf import LinearChain, crf_shapes
-from sruserve.model.text.codec import WORDS_FILE, make_codec
 from sruserve.model.text.tokenizer_trial import check_tokenizer
+from sruserve.model.text.vocabulary_files import WORDS_FILE, make_codec
 from sruserve.model.versions import FIRST, ONNX_FILE, STEP_FILE, newest
 
 TRIAL_SECONDS = 60.0  # of a file's case, which has some steps of some streams

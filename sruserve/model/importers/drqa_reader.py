@@ -21,7 +21,7 @@ from sruserve.model.importers.tensors import check_names, floats, need
 from sruserve.model.importers.vocabulary import unknown_word
 from sruserve.model.reader.config import TAGS, ReaderConfig
 from sruserve.model.reader.vocabulary import word_tokenizer
-from sruserve.model.text.codec import WORDS_FILE
+from sruserve.model.text.vocabulary_files import WORDS_FILE
 
 _NAMES = {
     "qemb_match.linear": "match",

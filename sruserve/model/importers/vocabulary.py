@@ -16,9 +16,10 @@ from tokenizers.pre_tokenizers import Split, WhitespaceSplit
 from sruserve.model.errors import OptionError
 from sruserve.model.files import read_regular
 from sruserve.model.reader.vocabulary import word_tokenizer
+from sruserve.model.text.byte_values import is_byte_list
 from sruserve.model.text.characters import EVERY_CHARACTER
-from sruserve.model.text.codec import BYTES_FILE, WORDS_FILE, is_byte_list, tokenizer_codec
 from sruserve.model.text.tokenizer_trial import check_tokenizer
+from sruserve.model.text.vocabulary_files import BYTES_FILE, WORDS_FILE, tokenizer_codec
 
 UNKNOWN_WORDS = ("<oov>", "<unk>", "<UNK>")
 _SPECIAL = re.compile(r"<[^<>\s]+>|\[[^\[\]\s]+\]")  # such as <unk> and [PAD]

@@ -20,7 +20,7 @@ _PART = 1 << 16  # characters of a long text that are tokenized at a time
 class Subwords:
     """A tokenizer that reads texts as a whole, or up to places where its parts allow a cut.
 
-    A chunk's unfinished word begins before its space, or behind it if the tokenizer adds it again.
+    A chunk's unfinished word begins before its space, or after it if the tokenizer adds it again.
     """
 
     def __init__(self, file: TokenizerFile) -> None:
@@ -116,7 +116,7 @@ class Subwords:
         if inside and not inside.isspace():
             return end - len(inside.lstrip()), begin + len(inside.rstrip())
         if self._cuts.drops_space and inside == " " and text[end : end + 1] != " ":
-            # as that of a prepended space, which has the place of the character behind it
+            # as that of a prepended space, which has the place of the character after it
             return min(end, len(text) - 1), min(end + 1, len(text))
         return begin, end
 

@@ -25,7 +25,7 @@ class StepResult(NamedTuple):
     cache: (hypotheses, cache_width), float32: the row that each hypothesis adds to what its later
         steps read.
     attention: (hypotheses, longest source), float32: the share of each source position in what the
-        step read, the mean of all heads of the last layer, with 0 behind the source's end; None
+        step read, the mean of all heads of the last layer, with 0 after the source's end; None
         unless it was asked for.
     """
 
@@ -47,7 +47,7 @@ class Translator(ABC):
     source_size, target_size: numbers of ids.
     max_source, max_target: the most ids of a source, with those around its text, and the most
         steps of a hypothesis; None: any number.
-    whole_because: why sources have to be whole, as a clause "it …"; None: they may come in chunks.
+    whole_because: why sources have to be whole, as a clause "it …"; None: they may arrive in chunks.
     encoder_width: numbers of the encoder's state between two chunks.
     weights: number of weights that a step multiplies a row by, a measure of its cost.
     layers: the recurrent layers of both sides.

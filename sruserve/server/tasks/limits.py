@@ -78,7 +78,7 @@ class InputLimits:
             object.__setattr__(self, name, budget)
 
     def deadline(self, timeout_ms: int | None) -> float:
-        """When a job of a request that comes now must have begun, on `clock`; 0: never.
+        """When a job of a request that arrives now must have begun, on `clock`; 0: never.
 
         timeout_ms: the client's own limit.
         """

@@ -31,7 +31,7 @@ class RegressTask(Task[RegressRequest, ServedModel]):
     """Predict values.
 
     Predict named values, or quantiles of them, after the last step or after each; with
-    `steps_ahead`, also those of the steps to come.
+    `steps_ahead`, also those of the future steps.
     """
 
     name, schema = "regress", RegressRequest
@@ -135,7 +135,9 @@ class RegressTask(Task[RegressRequest, ServedModel]):
             continues=True,
             queues=False,
         )
-        served.engine.submit(job)  # not by `served`: a stream's state stays behind the input
+        served.engine.submit(
+            job
+        )  # not by `served`: a stream's state remains the one after the input
         await caller.wait(job.done)
         return results
 

@@ -38,7 +38,7 @@ _WAITING = 4  # memories of beams that requests may claim together: one is in us
 
 
 class TranslationEngine(JobEngine):
-    """Translates all sentences of all jobs together; they come and go between two steps.
+    """Translates all sentences of all jobs together; they arrive and leave between two steps.
 
     claims: the budget of the memory that admitted requests will need, by owner; each claims it
         before its job is submitted, on the event loop, and releases it when it ends.
