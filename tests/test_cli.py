@@ -291,7 +291,7 @@ def test_settings_lists_all_and_names_an_invalid_one(monkeypatch: pytest.MonkeyP
     ],
     ids=["redis", "grpc", "dtype", "keys"],
 )
-def test_what_a_setting_lacks_is_told_before_anything_is_loaded(
+def test_what_a_setting_lacks_is_reported_before_anything_is_loaded(
     environment: dict[str, str], message: str
 ) -> None:
     code = (

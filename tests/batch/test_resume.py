@@ -145,7 +145,7 @@ def whole(folders: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[list
     [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, 143), (signal.SIGINT, 130)],
     ids=["kill", "terminate", "ctrl-c"],
 )
-def test_a_process_that_is_stopped_goes_on(
+def test_a_process_that_is_stopped_continues(
     whole: tuple[list[str], bytes], tmp_path: Path, number: int, code: int
 ) -> None:
     (command, expected), output = whole, tmp_path / "out"

@@ -140,7 +140,7 @@ async def test_asking_for_logprobs_changes_no_token(driver: Driver) -> None:
 
 
 @awaited
-async def test_a_completion_that_goes_on_is_one_that_never_stopped(
+async def test_a_completion_that_continues_is_one_that_never_stopped(
     driver: Driver, whole: Generated
 ) -> None:
     first = await complete(driver, 3, tokens=3)

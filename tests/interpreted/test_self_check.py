@@ -68,7 +68,7 @@ def test_a_sampler_that_picks_another_token_is_found(monkeypatch: pytest.MonkeyP
         check()
 
 
-def test_a_kernel_that_does_not_run_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_does_not_run_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*args: Any, **kwargs: Any) -> Tensor:
         raise RuntimeError("no kernel image is available")
 

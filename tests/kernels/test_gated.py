@@ -266,7 +266,7 @@ def test_off_the_cpu_the_plain_weight_is_laid_out_once() -> None:
     assert recurrent.plain()[0] is recurrent.plain()[0]
 
 
-def test_work_memory_that_is_too_small_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_memory_that_is_too_small_is_reported_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sruserve.kernels.cpu.gated.GROUP", 1)
     layer = GatedCell(
         kind=GatedKind.RNN_TANH, first=PanelWeight.of(torch.eye(5), None, 1), column=0

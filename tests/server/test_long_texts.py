@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from sruserve.model.text.codec import Words
+from sruserve.model.text.words import Words
 from sruserve.server.tasks import reading
 from tests.server.conftest import Serve
 from tests.server.posting import COMPLETE, post, refusal

@@ -186,7 +186,7 @@ def test_an_engine_without_a_number_of_threads_takes_the_usable_cores(system: Pa
         torch.set_num_threads(before)
 
 
-def test_a_memory_limit_below_what_the_settings_allow_is_told_with_a_value_that_fits(
+def test_a_memory_limit_below_what_the_settings_allow_is_reported_with_a_value_that_fits(
     system: Path, folders: Path
 ) -> None:
     models = [folders / "question", folders / "characters"]

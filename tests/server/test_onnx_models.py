@@ -92,7 +92,7 @@ def test_every_route_answers_as_with_the_kernels(
     assert without_costs(native) == without_costs(onnx)
 
 
-def test_a_state_token_goes_on_with_either_engine(
+def test_a_state_token_continues_with_either_engine(
     both: tuple[httpx.Client, httpx.Client],
 ) -> None:
     whole = post(both[0], "/v1/classify", model="question", input=QUESTION + " now")["results"][0]
@@ -104,7 +104,7 @@ def test_a_state_token_goes_on_with_either_engine(
         assert rest["results"][0]["score"] == pytest.approx(whole["score"], abs=1e-4)
 
 
-def test_a_state_token_of_int8_weights_goes_on_with_either_engine(
+def test_a_state_token_of_int8_weights_continues_with_either_engine(
     both: tuple[httpx.Client, httpx.Client],
 ) -> None:
     whole = post(both[0], "/v1/score", model="small", input="To be, or not")["results"][0]

@@ -276,7 +276,9 @@ def test_a_second_ctrl_c_does_not_wait_and_still_hands_states_back(
         assert "ERROR" not in output
 
 
-def test_what_does_not_finish_in_time_is_told_so(folders: Path, tmp_path: Path) -> None:
+def test_a_request_that_does_not_finish_in_time_gets_an_error_that_says_so(
+    folders: Path, tmp_path: Path
+) -> None:
     body = {"prompt": "To be", "max_tokens": 100_000, "stream": True}
     program, _ = slow_server(tmp_path)
     settings = {"drain_seconds": "1"}

@@ -34,7 +34,7 @@ def test_every_setting_is_documented_with_its_default_bounds_and_description(row
 
 
 @pytest.mark.parametrize("name", list(Settings.model_fields))
-def test_the_bounds_that_are_told_are_the_bounds_that_hold(name: str) -> None:
+def test_the_documented_bounds_are_the_bounds_in_force(name: str) -> None:
     (allowed,) = [r.allowed for r in setting_rows() if r.variable == variable_name(name)]
     if match := re.fullmatch(r"(?:(\d+) to (\d+)|from (\d+)|above (\d+))", allowed):
         low, high, least, above = (int(n) if n else None for n in match.groups())
@@ -56,7 +56,7 @@ def test_every_documented_setting_exists() -> None:
     assert len(rows) == len(Settings.model_fields)
 
 
-def test_settings_come_from_the_environment_and_arguments_win(
+def test_settings_are_taken_from_the_environment_and_arguments_win(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SRUSERVE_PORT", "9000")
@@ -221,7 +221,7 @@ def test_a_folder_may_have_a_name_in_any_script(folders: Path, tmp_path: Path) -
 
 @pytest.mark.parametrize("path", ["\0", "a" * 5000, "\ud800"], ids=["null", "long", "surrogate"])
 @pytest.mark.parametrize("name", ["models", "model_folders"])
-def test_a_path_that_no_file_can_have_is_told_with_its_setting(name: str, path: str) -> None:
+def test_a_path_that_no_file_can_have_is_reported_with_its_setting(name: str, path: str) -> None:
     value: Any = Path(path) if name == "models" else (Path(path),)
     with pytest.raises(SettingsError) as caught:
         find_models(load_settings(**{name: value}))
@@ -249,7 +249,7 @@ def test_a_dtype_holds_for_all_models_or_for_the_named_ones(
         dtypes_by_model(load_settings(), "ac")
 
 
-def test_the_engine_is_told_the_memory_for_states() -> None:
+def test_the_engine_gets_the_memory_for_states() -> None:
     limits = engine_limits(load_settings(state_pool_bytes=5, state_host_bytes=7))
     assert (limits.state_pool_bytes, limits.state_host_bytes) == (5, 7)
 

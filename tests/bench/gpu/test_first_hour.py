@@ -33,7 +33,7 @@ def run(
     return code, [json.loads(line) for line in lines]
 
 
-def test_a_red_step_is_told_and_the_next_one_runs(
+def test_a_red_step_is_reported_and_the_next_one_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, lines = run(
@@ -108,7 +108,7 @@ def test_a_step_whose_tool_is_missing_is_left_out(
     assert "no-such-profiler is not on this machine" in lines[-1]["outcome"]
 
 
-def test_checks_run_side_by_side_and_are_told_in_their_order(
+def test_checks_run_side_by_side_and_are_reported_in_their_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first one waits for a file of the second one."""

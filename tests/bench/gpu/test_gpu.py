@@ -164,7 +164,7 @@ def test_results_of_a_gpu_are_named_for_it() -> None:
 
 
 @pytest.mark.parametrize("on_host", [0, 12])
-def test_every_kept_stream_goes_on_from_its_own_state(bare: Bench, on_host: int) -> None:
+def test_every_kept_stream_continues_from_its_own_state(bare: Bench, on_host: int) -> None:
     cached_streams = CachedStreams(bare, 3, on_device=24 - on_host, on_host=on_host, batch=4)
     rows, streams = cached_streams.pool.rows, cached_streams.create(4)
     while len(streams) < 24:
@@ -230,7 +230,7 @@ def test_no_time_is_taken_of_what_is_wrong(
     assert json.loads(out.splitlines()[-1])["failed"] == broken
 
 
-def test_what_is_wrong_is_told_and_timed_if_that_is_asked_for(
+def test_a_wrong_result_is_reported_and_timed_on_request(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setattr(gpu, "PARTS", {"scan": lambda bench, _: bench.check("a figure", 1.0, "us")})
@@ -250,7 +250,7 @@ def test_only_checks_ends_in_a_json_line(
     assert len(json.loads(capsys.readouterr().out.splitlines()[-1])["checks"]) == 1
 
 
-def test_a_part_that_breaks_is_told_and_the_others_are_measured(
+def test_a_part_that_breaks_is_reported_and_the_others_are_measured(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     def breaks(*_: object) -> None:

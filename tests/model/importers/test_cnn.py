@@ -200,7 +200,7 @@ def test_channels_of_different_vocabularies_are_refused(tmp_path: Path) -> None:
     assert "have different numbers of rows" in message
 
 
-def test_padding_is_asked_for_where_networks_of_these_names_differ(tmp_path: Path) -> None:
+def test_padding_is_requested_where_networks_of_these_names_differ(tmp_path: Path) -> None:
     tensors = {name.replace("convs.", "conv1"): t for name, t in STATE.items()}
     assert '"padding" is not stored' in refused(tmp_path, tensors, "classify")
 

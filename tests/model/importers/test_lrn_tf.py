@@ -287,7 +287,7 @@ def test_a_vocabulary_with_unknown_words_is_refused_where_characters_count(tmp_p
     imported(tmp_path, DATA / "lrn", "classify", vocab=WORDS)
 
 
-def test_words_in_lower_case_are_asked_for(tmp_path: Path) -> None:
+def test_words_in_lower_case_are_requested(tmp_path: Path) -> None:
     arguments = json.loads((DATA / "lrn/param.json").read_text()) | {"lower": True}
     folder = copied(tmp_path, "lrn", param_json=json.dumps(arguments))
     result = run_import(tmp_path, folder, "classify")

@@ -352,7 +352,7 @@ BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, 
         "bert", "charsmap", "pre-tokenizers",
     ],
 )  # fmt: skip
-def test_normalizers_that_could_make_a_text_much_longer_are_refused(
+def test_normalizers_that_could_lengthen_a_text_beyond_the_bound_are_refused(
     tmp_path: Path, content: bytes
 ) -> None:
     (tmp_path / "tokenizer.json").write_bytes(content)
@@ -449,7 +449,7 @@ def test_the_work_of_ordinary_tokenizers_is_little() -> None:
         ]),
     ],
 )  # fmt: skip
-def test_work_that_an_author_made_much_is_seen(content: dict[str, Any]) -> None:
+def test_expensive_work_of_a_tokenizer_is_counted(content: dict[str, Any]) -> None:
     assert work(content) > 512
 
 

@@ -53,7 +53,7 @@ def pieces(results: list[Any]) -> list[Generated]:
     length=st.integers(1, 4),
     penalty=st.sampled_from([0.0, 1.0]),
 )
-def test_every_checkpoint_goes_on_as_if_nothing_had_happened(
+def test_every_checkpoint_continues_as_if_nothing_had_happened(
     lm: Driver, interval: int, seed: int, begin: int, length: int, penalty: float
 ) -> None:
     async def run() -> None:

@@ -66,7 +66,7 @@ def test_a_failure_in_settling_ends_its_jobs_and_leaves_no_row(
     asyncio.run(run())
 
 
-def test_a_model_that_does_not_run_is_told_at_the_start(
+def test_a_model_that_does_not_run_is_reported_at_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: Any) -> None:
@@ -77,7 +77,7 @@ def test_a_model_that_does_not_run_is_told_at_the_start(
         pass
 
 
-def test_a_failing_scheduler_ends_what_is_here_and_the_engine_goes_on(
+def test_a_failing_scheduler_ends_what_is_here_and_the_engine_continues(
     lm: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: Any) -> None:

@@ -80,7 +80,7 @@ def test_statistics_count_inferences_over_grpc(rpc: Any) -> None:
         (lambda rpc: rpc.load_model("question", config="{}"), "UNIMPLEMENTED"),
     ],
 )
-def test_what_cannot_be_is_told_with_its_code(
+def test_an_impossible_request_gets_an_error_with_its_code(
     rpc: Any, ask: Callable[[Any], Any], status: str
 ) -> None:
     with pytest.raises(InferenceServerException) as caught:
@@ -97,7 +97,7 @@ def test_models_are_unloaded_and_loaded_over_grpc(rpc: Any) -> None:
     assert rpc.is_model_ready("ids")
 
 
-def test_health_is_told_once_and_watched(
+def test_health_is_reported_once_and_watched(
     grpc_server: tuple[httpx.Client, Application], channel: grpc.Channel
 ) -> None:
     serving = health_pb2.HealthCheckResponse

@@ -52,7 +52,7 @@ def test_an_idle_socket_holds_no_model_that_is_unloaded(
     run(talk)
 
 
-def test_a_socket_goes_on_with_the_weights_that_it_began_with(
+def test_a_socket_continues_with_the_weights_that_it_began_with(
     running: tuple[httpx.Client, Application], models: Path, steps: Steps
 ) -> None:
     client, application = running
@@ -114,7 +114,7 @@ def test_a_frame_that_is_still_being_read_gets_the_engine_that_it_was_given(
     assert None in codes
 
 
-def test_an_unloaded_model_leaves_nothing_behind(
+def test_an_unloaded_model_leaves_nothing(
     running: tuple[httpx.Client, Application],
 ) -> None:
     client, application = running

@@ -202,7 +202,9 @@ def test_long_states_are_sealed_and_opened_beside_the_event_loop(
     run(test)
 
 
-def test_a_step_goes_on_when_its_caller_is_cancelled_and_one_that_waits_does_not(run: Run) -> None:
+def test_a_step_continues_when_its_caller_is_cancelled_and_one_that_waits_does_not(
+    run: Run,
+) -> None:
     async def test(streams: Streams, catalogue: Catalogue) -> None:
         served, begun, goes_on = (
             catalogue.with_states("characters"),

@@ -16,7 +16,7 @@ Run = Callable[..., None]
 
 
 async def write(view: StreamView) -> bytes:
-    """Three letters behind what the stream has, or behind a first token."""
+    """Three letters after the stream's own, or after a first token."""
     results: list[Result] = []
     loop = asyncio.get_running_loop()
     inputs = np.array([] if view.start else [40], dtype=np.int64)

@@ -85,7 +85,7 @@ def test_no_session_with_a_clients_certificates_is_kept(
     assert server.session_stats()["number"] == 0
 
 
-def test_no_session_goes_on_without_a_look_at_its_clients_certificate(
+def test_no_session_continues_without_a_look_at_its_clients_certificate(
     certified: Running, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(grpc_tls, "_SESSION_SECONDS", 0.0)

@@ -224,7 +224,7 @@ def test_a_slow_frame_closes_its_socket(few: Running, authority: Authority) -> N
 
 @pytest.mark.parametrize("size", [1, 1 << 20], ids=["in bytes", "at once"])
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_requests_that_come_with_the_handshake_are_answered(
+def test_requests_that_arrive_with_the_handshake_are_answered(
     encrypted: Running, authority: Authority, version: ssl.TLSVersion, size: int
 ) -> None:
     trusting = context(authority)

@@ -133,7 +133,7 @@ def test_an_engine_forgets_a_text_that_ends_before_it_begins(
     ],
     ids=["refused", "a problem", "ended"],
 )
-def test_a_text_that_cannot_begin_is_refused_whoever_looks_first(
+def test_a_text_that_cannot_begin_is_refused_in_any_order_of_reads(
     lm: Driver, reply: bytes | None, expected: type[ServeError]
 ) -> None:
     scheduler = lm.engine._scheduler

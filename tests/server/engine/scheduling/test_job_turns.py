@@ -28,7 +28,7 @@ def job_of(loop: asyncio.AbstractEventLoop, rows: int) -> Job:
 
 
 @given(came=st.lists(st.lists(st.integers(6, ROWS), max_size=5), min_size=1, max_size=30))
-def test_a_small_job_waits_for_one_step_whatever_else_comes(
+def test_a_small_job_waits_for_one_step_under_any_load(
     loop: asyncio.AbstractEventLoop, came: list[list[int]]
 ) -> None:
     turns, left = JobTurns(), list[Job]()
@@ -47,7 +47,7 @@ def test_a_small_job_waits_for_one_step_whatever_else_comes(
 
 
 @given(before=st.lists(st.integers(1, ROWS), max_size=10), rows=st.integers(1, ROWS))
-def test_no_job_waits_for_ever_behind_smaller_ones_that_keep_coming(
+def test_no_job_waits_for_ever_after_smaller_ones_that_keep_arriving(
     loop: asyncio.AbstractEventLoop, before: list[int], rows: int
 ) -> None:
     turns, large = JobTurns(), job_of(loop, rows)

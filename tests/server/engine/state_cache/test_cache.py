@@ -137,7 +137,7 @@ def test_idle_states_make_room_on_the_host_and_are_continued_from_there(
         asyncio.run(run(driver))
 
 
-def test_what_neither_tier_has_room_for_is_refused_by_name_and_the_server_goes_on(
+def test_what_neither_tier_has_room_for_is_refused_by_name_and_the_server_continues(
     model: Model,
 ) -> None:
     async def run(driver: Driver) -> None:
@@ -344,7 +344,7 @@ def test_where_the_host_has_less_memory_than_allowed_the_rest_is_refused(model: 
         asyncio.run(run(driver))
 
 
-def test_host_memory_that_runs_out_leaves_what_there_is_and_is_asked_for_again(
+def test_host_memory_that_runs_out_leaves_what_there_is_and_is_requested_again(
     model: Model, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Short(InlineCopyStream):

@@ -112,7 +112,7 @@ def test_a_grammar_whose_process_was_killed_is_compiled_again(
     assert complete(client, regex="[a-z]{3}z").status_code == 200
 
 
-def test_grammars_whose_processes_end_while_they_are_followed_leave_nothing_behind(
+def test_grammars_whose_processes_end_while_they_are_followed_leave_nothing(
     client: httpx.Client, grammars: ConstraintCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     endless = {"type": "array", "items": {"type": "integer"}, "minItems": 100_000_000}
