@@ -57,7 +57,7 @@ def read_stack(
     options: Options | None,
     cells: bool = False,
 ) -> tuple[dict[str, Tensor], SRUConfig]:
-    """Return the stack's tensors and config; sizes are those of the tensors, the rest that of `options`.
+    """Return the stack's tensors and config; `options` have what tensors do not show.
 
     layers: each layer's state dict. norms: those of `ln_lst`, which exist up to 2.1.7.
     into: the weight of `input_to_hidden`.

@@ -115,7 +115,7 @@ def _config(
     placement: Mapping[str, bool],
     alone: bool,
 ) -> SRUppConfig:
-    """Return the stack's config; sizes and modules are those of the tensors, the rest that of options."""
+    """Return the stack's config; options have what the tensors do not show."""
     outputs = len(need(layers[0], "bias", 1, "rnn_lst.0.")) // 2
     narrow = need(layers[0], "transform_module.linear1.weight", 2, "rnn_lst.0.")
     bidirectional = _bidirectional(arguments, outputs, alone)

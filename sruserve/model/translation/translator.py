@@ -47,7 +47,8 @@ class Translator(ABC):
     source_size, target_size: numbers of ids.
     max_source, max_target: the most ids of a source, with those around its text, and the most
         steps of a hypothesis; None: any number.
-    whole_because: why sources have to be whole, as a clause "it …"; None: they may arrive in chunks.
+    whole_because: why sources have to be whole, as a clause "it …"; None: they may arrive in
+        chunks.
     encoder_width: numbers of the encoder's state between two chunks.
     weights: number of weights that a step multiplies a row by, a measure of its cost.
     layers: the recurrent layers of both sides.

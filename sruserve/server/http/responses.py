@@ -286,8 +286,8 @@ class TranslationPart(BaseModel):
     text: str | None = Field(description="What is new of the translation.")
     token_ids: _TokenIds
     finish_reason: str | None = Field(
-        description="Why the translation has ended; null: it continues in later events, or with more "
-        "of its text."
+        description="Why the translation has ended; null: it continues in later events, or with "
+        "more of its text."
     )
     score: _Scored
     log_probability: _LogProbability
@@ -442,8 +442,8 @@ class ModelInfo(BaseModel):
     )
     dtype: str = Field(description="Compute dtype: `float32`, `bfloat16` or `float16`.")
     streams: bool = Field(
-        description="Whether an input may arrive in chunks, each of which continues the state of the "
-        "one before; for task `translate`, with `wait_k`."
+        description="Whether an input may arrive in chunks, each of which continues the state of "
+        "the one before; for task `translate`, with `wait_k`."
     )
     state_bytes: int = Field(
         description="Bytes of one stream's state; with a CRF, at most; 0 for task `translate`, "

@@ -135,9 +135,7 @@ class RegressTask(Task[RegressRequest, ServedModel]):
             continues=True,
             queues=False,
         )
-        served.engine.submit(
-            job
-        )  # not by `served`: a stream's state remains the one after the input
+        served.engine.submit(job)  # not by `served`: a stream's state is that after the input
         await caller.wait(job.done)
         return results
 
