@@ -10,7 +10,7 @@ DESCRIPTORS = "/proc/self/fd"
 # so long ways are as fast.
 _UNSENT_BYTES = 16 << 10
 # Of requests that nobody reads. The kernel allows twice as much, for its own needs, and would
-# otherwise allow many megabytes of a client that has sent much before.
+# otherwise allow many megabytes of a client that has sent long requests before.
 _UNREAD_BYTES = 128 << 10
 
 

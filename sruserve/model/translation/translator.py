@@ -26,7 +26,7 @@ class StepResult(NamedTuple):
         steps read.
     attention: (hypotheses, longest source), float32: the share of each source position in what the
         step read, the mean of all heads of the last layer, with 0 after the source's end; None
-        unless it was asked for.
+        unless it was requested.
     """
 
     log_probs: Tensor

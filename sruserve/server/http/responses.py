@@ -223,7 +223,7 @@ class ScoreReply(BaseModel):
 
 
 class Alignment(BaseModel):
-    """How much each token of a translation attends to those of its text."""
+    """The weights by which each token of a translation attends to those of its text."""
 
     source: list[str] = Field(description="The tokens of the text, with those around it.")
     target: list[str] = Field(description="The tokens of the translation.")

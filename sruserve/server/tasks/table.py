@@ -38,7 +38,7 @@ TABLE: tuple[type[AnyTask], ...] = (
 
 
 def default_tasks() -> dict[str, type[AnyTask]]:
-    """The task that a model is asked for by its name alone, by the model's own task.
+    """The task of a request that names a model alone, by the model's own task.
 
     Raises `AssertionError` if a model's task has several, or only tasks that a field chooses.
     """

@@ -147,7 +147,7 @@ class Hdf5:
         return value
 
     def _check_attribute(self, name: str, attribute: Any) -> None:
-        """Raise `CheckpointError` for an attribute that would take much memory."""
+        """Raise `CheckpointError` for an attribute that would take more memory than the limit."""
         count, dtype = prod(attribute.shape or ()), attribute.dtype
         if count > _MAX_NAMES or count * dtype.itemsize > MAX_TEXT_BYTES:
             raise CheckpointError(
