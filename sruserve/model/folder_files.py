@@ -117,7 +117,10 @@ def check_tensors(
             wrong.append(f"{name} holds {tensor.dtype}, not floats")
     if wrong:
         shown = "; ".join(wrong[:12]) + (f"; and {len(wrong) - 12} more" if len(wrong) > 12 else "")
-        raise CheckpointError(f"{source} does not fit the network's description: {shown}")
+        raise CheckpointError(
+            f"{source} does not fit the network's description: {shown}; import a whole checkpoint, "
+            "with the options of its training"
+        )
 
 
 def model_digest(

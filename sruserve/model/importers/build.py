@@ -175,7 +175,8 @@ def describe(
         return config_of(imported, task, head, labels, values)
     except ValidationError as error:
         raise CheckpointError(
-            f"the checkpoint is not a network for task {task}: {explain(error)}"
+            f"the checkpoint is not a network for task {task}: {explain(error)}; choose another "
+            "--task, or correct --options"
         ) from error
 
 

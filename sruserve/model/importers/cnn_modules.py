@@ -100,5 +100,5 @@ def _misfit(module: Module, tables: Sequence[Tensor]) -> CheckpointError:
     widths = " and ".join(str(table.shape[1]) for table in tables)
     return CheckpointError(
         f"{module.name}.weight has shape {list(module.weight.shape)}, which does not read "
-        f"embeddings of {widths} columns; each channel needs an embedding of its own"
+        f"embeddings of {widths} columns; give each channel an embedding of its own"
     )

@@ -123,7 +123,7 @@ def stack(
         if i and inputs[i] != widths[i - 1]:
             raise CheckpointError(
                 f"{where}weight has {inputs[i]} inputs, but the previous layer has {widths[i - 1]} "
-                "outputs: window or output_gate in --options does not fit the weights"
+                "outputs: correct window or output_gate in --options"
             )
     fields = {
         "input_size": inputs[0],

@@ -52,7 +52,10 @@ def tokenizer_codec(content: bytes, source: object) -> Codec:
         try:
             spaces = separators(file.tokenizer, file.entries)
         except faults() as error:  # the library raises bare exceptions, and panics
-            raise FolderError(f"{source} is not a usable tokenizer.json: {brief(error)}") from error
+            raise FolderError(
+                f"{source} is not a usable tokenizer.json: {brief(error)}; save it by the "
+                "tokenizers library again"
+            ) from error
         if spaces:
             return Words(file, spaces)
     return Subwords(file)

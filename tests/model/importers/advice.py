@@ -3,12 +3,15 @@
 import re
 
 _VERBS = (
-    "add", "build", "change", "check", "choose", "copy", "correct", "cut", "export", "give",
-    "import", "join", "keep", "leave", "list", "load", "name", "omit", "pass", "pip install",
+    "add", "build", "change", "check", "choose", "convert", "copy", "correct", "cut", "export",
+    "give", "import", "join", "keep", "leave", "list", "load", "name", "omit", "pass", "pip install",
     "remove", "rename", "replace", "save", "send", "set", "store", "train", "use", "write",
 )  # fmt: skip
-# An instruction after what was wrong, or the only values that are accepted.
-_ADVICE = re.compile(rf"[:;.,] (or |and )?({'|'.join(_VERBS)})\b|\bmust (be|have|hold)\b")
+# An instruction after what was wrong, the only values that are accepted, or the option to use.
+_ADVICE = re.compile(
+    rf"[:;.,(] ?(or |and )?({'|'.join(_VERBS)})\b|\b(must|should) (be|have|hold|number)\b"
+    r"|\bin --options\b|OLD=NEW"
+)
 
 
 def check_advice(message: str) -> None:

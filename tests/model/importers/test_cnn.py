@@ -176,7 +176,7 @@ SMALL = torch.randn(4, 4, 3)
         ({}, {"padding_idx": 13}, "padding_idx is 13, which is no row"),
         ({}, {"channels": ["words"]}, "there is no matrix words.weight"),
         ({}, {"channels": ["embed0", "embed0"]}, "names an embedding twice"),
-        ({}, {"channels": "embed0"}, "channels must be a list"),
+        ({}, {"channels": "embed0"}, "channels is embed0; it must be a list"),
         ({}, {"filter_widths": [3, 4, 5]}, "filter_widths is (3, 4, 5); the weights say (2, 3, 5)"),
         ({}, {"pooling": "max"}, "themselves: omit pooling"),
         ({}, {"pooling": "final"}, "themselves: omit pooling"),

@@ -68,8 +68,8 @@ def read_entries(folders: Iterable[Path], name: str, lower: bool = False) -> lis
     path = next((path for path in tried if os.path.exists(path)), None)
     if path is None:
         raise CheckpointError(
-            f"the network reads the characters of words (use_char): the import needs {name}, as "
-            f"the training wrote it, at {tried[0]}"
+            f"the network reads the characters of words (use_char): copy {name}, as the "
+            f"training wrote it, to {tried[0]}"
         )
     try:
         text = read_regular(path).decode()

@@ -96,7 +96,8 @@ def _external(tensor: Any, folder: Path, name: str, dtype: Any) -> Array:
             content = file.read(size)
     except OSError as error:
         raise CheckpointError(
-            f"cannot read {path}, which holds {name}: {error.strerror or error}"
+            f"cannot read {path}, which holds {name}: {error.strerror or error}; copy the file "
+            "there"
         ) from error
     return np.frombuffer(content, dtype.newbyteorder("<")).reshape(tuple(tensor.dims))
 

@@ -133,7 +133,7 @@ def _check_task(task: Task, chain: _Chain, stack: BuiltStack) -> None:
     """Raise `CheckpointError` unless the network's answer is one of the task."""
     if task == "pair":
         raise CheckpointError(
-            "the file describes a network of one input; --task pair needs a state dict"
+            "the file describes a network of one input: import a state dict for --task pair"
         )
     if task == "encode" and (chain.pool or chain.rows or chain.softmax or stack.padded):
         raise CheckpointError(
