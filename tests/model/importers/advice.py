@@ -4,8 +4,9 @@ import re
 
 _VERBS = (
     "add", "build", "change", "check", "choose", "convert", "copy", "correct", "cut", "export",
-    "give", "import", "join", "keep", "leave", "list", "load", "name", "omit", "pass", "pip install",
-    "remove", "rename", "replace", "save", "send", "set", "store", "train", "use", "write",
+    "give", "import", "join", "keep", "leave", "list", "load", "name", "omit", "pass",
+    "pip install", "remove", "rename", "replace", "save", "send", "set", "store", "train",
+    "use", "write",
 )  # fmt: skip
 # An instruction after what was wrong, the only values that are accepted, or the option to use.
 _ADVICE = re.compile(
