@@ -1,4 +1,4 @@
-"""The models of this package, which a name stands for in place of a folder."""
+"""The bundled models: folders of this package, which their names stand for."""
 
 from pathlib import Path
 

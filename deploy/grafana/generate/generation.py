@@ -16,7 +16,7 @@ _READER = Row(
         ),
         Panel(
             "Inter-character gap", "s",
-            "From one piece of a streamed text to the next; the characters of one event come "
+            "From one piece of a streamed text to the next; the characters of one event arrive "
             "together. It is between SRUSERVE_FLUSH_MS and SRUSERVE_FLUSH_MAX_MS. Above: the steps "
             "are too slow for all running streams, so add replicas.",
             quantiles("sru_character_gap_seconds"),
