@@ -5,7 +5,7 @@
 
 The first nine tenths of the text are for training; the last tenth is left for `evaluate.py`. In
 every pass most speakers get new names (see `renaming.py`). A slice at the end of the nine tenths
-is held out to choose the checkpoint and its temperature; then training goes on for a few passes,
+is held out to choose the checkpoint and its temperature; then training continues for a few passes,
 at a low rate, with most of that slice too. Writes `weights.pt` (a plain state dict),
 `options.json` (the arguments of `sru.SRU`) and `vocab.json` (the byte of every id) whenever the
 held-out slice improves, so that Ctrl-C keeps the best checkpoint so far.
@@ -52,7 +52,7 @@ def arguments() -> argparse.Namespace:
     add("--out", type=Path, required=True, help="folder for the checkpoint")
     add("--epochs", type=int, default=36, help="passes over the training text")
     add("--finish", type=int, default=8, help="passes over all but a little of it at the end")
-    add("--finish-only", action="store_true", help="go on from the checkpoint in --out")
+    add("--finish-only", action="store_true", help="continue from the checkpoint in --out")
     add("--batch", type=int, default=20, help="streams that the text is cut into")
     add("--steps", type=int, default=320, help="characters between weight updates, per stream")
     add("--rate", type=float, default=3e-3, help="highest learning rate")

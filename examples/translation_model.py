@@ -45,7 +45,7 @@ class EncoderLayer(nn.Module):
         self.drop = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, padding: Tensor) -> Tensor:
-        """Run x (batch, steps, width); padding (batch, steps) is true behind the source."""
+        """Run x (batch, steps, width); padding (batch, steps) is true after the source."""
         mixed = self.self_attn(x, x, x, key_padding_mask=padding, need_weights=False)[0]
         x = self.norm1(x + self.drop(mixed))
         y: Tensor = self.norm2(x + self.drop(self.linear2(self.drop(self.sru(x)))))

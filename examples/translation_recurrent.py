@@ -20,7 +20,7 @@ class SRULayer(nn.Module):
     def forward(self, x: Tensor, c: Tensor, padding: Tensor | None) -> tuple[Tensor, Tensor]:
         """Run x (batch, steps, width) from c (batch, width); returns h like x, and the last c.
 
-        padding (batch, steps) is true behind the source, where c stays.
+        padding (batch, steps) is true after the source, where c stays.
         """
         z, u_f, u_r = (x @ self.weight).view(*x.shape[:2], -1, 3).unbind(3)
         b_f, b_r = self.bias.chunk(2)

@@ -81,9 +81,10 @@ def serve(
     folders: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="[FOLDER…]",
+            metavar="[MODEL…]",
             readable=False,  # our own message says what to do
-            help="Model folders; default: those under SRUSERVE_MODELS, or the bundled ones.",
+            help="Model folders, or bundled models' names; default: the folders under "
+            "SRUSERVE_MODELS, or all bundled models.",
         ),
     ] = None,
     host: Annotated[
@@ -127,7 +128,7 @@ def serve(
         ),
     ] = None,
 ) -> None:
-    """Serve model folders over HTTP, on the first GPU, or on the CPU without one."""
+    """Serve models over HTTP, on the first GPU, or on the CPU without one."""
     from sruserve.server import run
     from sruserve.server.settings import SettingsError, load_settings
 

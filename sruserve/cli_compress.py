@@ -168,7 +168,7 @@ def _folder(name: str) -> Path:
 
 def _bundled(name: str) -> Path:
     """Return the folder of the model that a file names, or end the command."""
-    from sruserve.api.local_settings import bundled_models
+    from sruserve.model.bundled import bundled_models
     from sruserve.model.errors import printable
 
     folder = bundled_models().get(name)

@@ -45,11 +45,9 @@ def progress_bar() -> Progress:
 
 def find_model(path: Path) -> Path:
     """Return a model's path, or the folder of the bundled model that the path names."""
-    from sruserve.api.local_settings import bundled_models
-    from sruserve.model.versions import versions
+    from sruserve.model.bundled import path_of_model
 
-    bundled = bundled_models().get(str(path))
-    return path if bundled is None or versions(path) or path.is_file() else bundled
+    return path if path.is_file() else path_of_model(path)
 
 
 @contextmanager

@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 from sruserve import __version__
 from sruserve.cli import app
 from sruserve.cli_shared import show_error
-from sruserve.server.repository.discovery import BUNDLED
+from sruserve.model.bundled import BUNDLED
+from sruserve.server.repository.discovery import find_models
 from sruserve.server.settings import Settings
 from tests.support import save_random_model
 
@@ -215,6 +216,22 @@ def test_float16_is_refused_on_the_cpu(tmp_path: Path) -> None:
     assert "set the dtype to bfloat16" in result.stderr
 
 
+def test_serve_takes_the_names_of_bundled_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[Path] = []
+
+    def serve(settings: Settings) -> int:
+        found.extend(find_models(settings))
+        return 0
+
+    monkeypatch.setattr("sruserve.server.run.serve", serve)
+    monkeypatch.chdir(tmp_path)
+    arguments = ["serve", "question-type", str(BUNDLED / "entities")]
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+    assert found == [BUNDLED / "question-type", BUNDLED / "entities"]
+
+
 def test_serve_passes_its_options_on_as_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     served: list[Settings] = []
 
@@ -274,7 +291,7 @@ def test_settings_lists_all_and_names_an_invalid_one(monkeypatch: pytest.MonkeyP
     ],
     ids=["redis", "grpc", "dtype", "keys"],
 )
-def test_what_a_setting_lacks_is_told_before_anything_is_loaded(
+def test_what_a_setting_lacks_is_reported_before_anything_is_loaded(
     environment: dict[str, str], message: str
 ) -> None:
     code = (

@@ -27,7 +27,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_file_is_compressed_beside_itself_and_comes_back(file: Path) -> None:
+def test_a_file_is_compressed_beside_itself_and_restored(file: Path) -> None:
     code, output = run("compress", file)
     small = file.with_name("letter.txt.sruz")
     assert (code, output) == (

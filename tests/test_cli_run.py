@@ -154,7 +154,7 @@ def test_a_pipe_is_not_removed_for_an_output(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_a_mistake_is_told(
+def test_a_mistake_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], code: int, reason: str
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -229,7 +229,7 @@ def test_httptools_says_where_another_protocol_begins() -> None:
     assert upgrade.value.args[0] == len(head)
 
 
-def test_httptools_can_be_made_to_parse_behind_a_last_request() -> None:
+def test_httptools_can_be_made_to_parse_after_a_last_request() -> None:
     """`HttpProtocol` begins a head again without its offer of another protocol."""
     parser = httptools.HttpRequestParser(object())
     parser.set_dangerous_leniencies(lenient_data_after_close=True)

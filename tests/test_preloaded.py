@@ -67,7 +67,7 @@ def test_a_command_of_a_shell_runs_in_it(tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
-def test_what_it_raises_is_told_and_is_its_exit_code() -> None:
+def test_an_error_is_reported_and_sets_the_exit_code() -> None:
     done = run("-c", "raise ValueError('of its own')")
     assert done.returncode == 1
     assert done.stderr.endswith("ValueError: of its own\n")

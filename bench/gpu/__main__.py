@@ -26,7 +26,7 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
@@ -52,7 +52,10 @@ from bench.report.targets import Check
 from sruserve.kernels.candidates import Candidate, choose
 from sruserve.kernels.triton import tiles
 
-PARTS: dict[str, Callable[[Bench, Ceilings], None]] = {
+Part = Callable[[Bench, Ceilings], None]
+Group = Callable[[Bench], Iterator[Check]]
+
+PARTS: dict[str, Part] = {
     "scan": scan_timings,
     "layers": layer_timings,
     "decode": decode_timings,
@@ -60,7 +63,7 @@ PARTS: dict[str, Callable[[Bench, Ceilings], None]] = {
     "peer": peer_timings,
     "tiles": tile_timings,
 }
-GROUPS: dict[str, Callable[[Bench], Iterator[Check]]] = {
+GROUPS: dict[str, Group] = {
     "self": self_checks,
     "bits": bit_checks,
     "kernels": kernel_checks,
@@ -69,11 +72,12 @@ GROUPS: dict[str, Callable[[Bench], Iterator[Check]]] = {
 _ROUNDS, _QUICK_ROUNDS = 15, 1
 
 
-def main() -> int:
+def main(table: Mapping[str, Part] = PARTS) -> int:
+    """Run the checks and the parts that the command line names. table: of the parts."""
     begin = perf_counter()
     if sys.argv[1:2] == ["first-hour"]:
         return first_hour(sys.argv[2:])
-    args = _arguments()
+    args = _arguments(table)
     interpreted = _interpreted()
     if not interpreted and not torch.cuda.is_available():
         print("bench.gpu: torch sees no GPU; see --help for the requirements", file=sys.stderr)
@@ -86,7 +90,7 @@ def main() -> int:
         print("\n".join(f"bench.gpu: {each}" for each in refused), file=sys.stderr)
         return 2
     if args.shared_columns:
-        tiles.SHARED_COLUMNS = args.shared_columns
+        tiles.share_columns(args.shared_columns)
     choose(set(args.candidates))
     report = Report("gpu", ("triton",), args.quick, args.lines)
     bench = Bench(
@@ -111,7 +115,7 @@ def main() -> int:
         if perf_counter() - begin > args.budget_s:
             failed.append(f"{part}: skipped, because the budget of {args.budget_s} s is used up")
         else:
-            _measure(bench, ceilings, part, failed)
+            _measure(bench, ceilings, part, table[part], failed)
     bench.check("the whole run: seconds", perf_counter() - begin, "s")
     for each in failed:
         print(f"NOT MEASURED: {each}", flush=True)
@@ -133,11 +137,13 @@ def _refused(candidates: Sequence[Candidate]) -> list[str]:
     return [f"leave out {each}: {reason}" for each, reason in reasons.items() if reason]
 
 
-def _check(bench: Bench, groups: Sequence[str] = tuple(GROUPS)) -> tuple[list[Check], list[str]]:
+def _check(
+    bench: Bench, groups: Sequence[str], table: Mapping[str, Group] = GROUPS
+) -> tuple[list[Check], list[str]]:
     """Run groups of checks; returns them, and the errors of those that failed to run."""
     checks: list[Check] = []
     failed: list[str] = []
-    for group in (GROUPS[each] for each in groups):
+    for group in (table[each] for each in groups):
         try:
             for check in group(bench):
                 bench.report.progress(check.what)
@@ -165,11 +171,11 @@ def _print_checks(checks: Sequence[Check], failing: Sequence[Check], failed: Seq
     return 1 if failing or failed else 0
 
 
-def _measure(bench: Bench, ceilings: Ceilings, part: str, failed: list[str]) -> None:
+def _measure(bench: Bench, ceilings: Ceilings, part: str, run: Part, failed: list[str]) -> None:
     """Measure one part; an error is reported and does not stop the other parts."""
     start = perf_counter()
     try:
-        PARTS[part](bench, ceilings)
+        run(bench, ceilings)
     except Exception as error:
         traceback.print_exc()
         failed.append(f"{part}: {type(error).__name__}: {error}")
@@ -179,7 +185,7 @@ def _measure(bench: Bench, ceilings: Ceilings, part: str, failed: list[str]) -> 
     bench.check(f"{part}: seconds", perf_counter() - start, "s")
 
 
-def _arguments() -> argparse.Namespace:
+def _arguments(table: Mapping[str, Part]) -> argparse.Namespace:
     parser = command_line("bench.gpu", __doc__)
     parser.add_argument("--quick", action="store_true", help="tiny shapes; nothing is stored")
     parser.add_argument("--only-checks", action="store_true", help="measure no time")
@@ -210,8 +216,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--parts",
         nargs="+",
-        choices=PARTS,
-        default=list(PARTS),
+        choices=table,
+        default=list(table),
         help="the timings to run and store, in this order; default: all",
     )
     parser.add_argument(

@@ -5,6 +5,7 @@ depend on the number of rows.
 """
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 
@@ -34,7 +35,7 @@ _TILES = {  # every width that is shipped or tried, and the tiles of other GPUs
 
 def self_checks(bench: Bench) -> Iterator[Check]:
     """Run what a server runs before it serves from a GPU, in every dtype."""
-    size = {"width": 32, "single_steps": 2} if bench.quick else {}
+    size: dict[str, Any] = {"width": 32, "single_steps": 2} if bench.quick else {}
     for dtype in dtypes(bench):
         wrong = 0
         try:
@@ -56,7 +57,7 @@ def bit_checks(bench: Bench) -> Iterator[Check]:
 
 
 def _tiles(bench: Bench, dtype: torch.dtype, chosen: Sequence[LinearTile]) -> Iterator[Check]:
-    """Compare each tile with the first one; with `tiles.SHARED_COLUMNS`, the columns are shared."""
+    """Compare each tile with the first one; with `tiles.share_columns`, all have the same."""
     from sruserve.kernels.triton.linear import triton_linear
 
     rows, inputs, outputs = (5, 40, 24) if bench.quick else (300, 2048, 1536)

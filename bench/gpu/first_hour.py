@@ -21,7 +21,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,18 +132,23 @@ STAGES = {
 }
 
 
-def first_hour(arguments: Sequence[str]) -> int:
-    """Run one stage; returns 1 if anything was red, left out or cut off."""
+def first_hour(
+    arguments: Sequence[str], stages: Mapping[int, Stage] = STAGES, root: Path = ROOT
+) -> int:
+    """Run one stage; returns 1 if anything was red, left out or cut off.
+
+    root: its folder `build` gets the results, unless the arguments name another.
+    """
     parser = argparse.ArgumentParser(
         "python -m bench.gpu first-hour",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--stage", type=int, choices=STAGES, required=True)
+    parser.add_argument("--stage", type=int, choices=stages, required=True)
     parser.add_argument(
         "--results",
         type=Path,
-        default=ROOT / "build" / "first-hour",
+        default=root / "build" / "first-hour",
         help="folder for all that it finds; default: %(default)s",
     )
     parser.add_argument("--quick", action="store_true", help="tiny shapes, to try it")
@@ -156,7 +161,7 @@ def first_hour(arguments: Sequence[str]) -> int:
     lines, end = folder / f"stage-{args.stage}.jsonl", monotonic() + args.budget_s
     earlier = lines.stat().st_size if lines.exists() else 0  # of runs before this one
     outcomes = []
-    stage, running = STAGES[args.stage], set[subprocess.Popen[bytes]]()
+    stage, running = stages[args.stage], set[subprocess.Popen[bytes]]()
 
     def outcome_of(step: Step) -> str:
         return _missing(step) or _run(step, args, folder, lines, end - monotonic(), running)
@@ -174,7 +179,7 @@ def first_hour(arguments: Sequence[str]) -> int:
             raise
     for red in _red(lines, earlier):
         print(f"RED: {red}")
-    print(f"All results: {lines}\nLook at: {STAGES[args.stage].look_at}", flush=True)
+    print(f"All results: {lines}\nLook at: {stage.look_at}", flush=True)
     return int(any(outcome != "green" for outcome in outcomes))
 
 

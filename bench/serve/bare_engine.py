@@ -16,7 +16,8 @@ import uvloop
 from sruserve.model.folder import load_model
 from sruserve.server.engine.config import EngineConfig
 from sruserve.server.engine.engine import Engine
-from sruserve.server.engine.job import Generated, Job, JobKind, Result, Sampling, SequenceInput
+from sruserve.server.engine.job import Generated, Job, Result, Sampling, SequenceInput
+from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.metrics.metrics import EngineMetrics
 
 PROMPT = "ROMEO:"

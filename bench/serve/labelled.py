@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from sruserve.api.local_model import LocalModel
-from sruserve.server.engine.job import Job, JobKind, Result, SequenceInput
+from sruserve.server.engine.job import Job, Result, SequenceInput
+from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.json_output import json_bytes
 
 _TEXTS = 128  # of a job

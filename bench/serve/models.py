@@ -1,7 +1,7 @@
 """The models and inputs of the measurements: the bundled models, and real questions."""
 
 from bench.report.machine import ROOT
-from sruserve.server.repository.discovery import BUNDLED
+from sruserve.model.bundled import BUNDLED
 
 CLASSIFIER = BUNDLED / "question-type"
 LANGUAGE_MODEL = BUNDLED / "shakespeare"

@@ -6,7 +6,7 @@ from typing import Any, TypedDict
 from sruserve.api.calls import check_task, in_order, request_of, results_of
 from sruserve.api.local_model import LocalModel
 from sruserve.server.errors import InvalidRequest
-from sruserve.server.tasks.answer import ROW_BYTES
+from sruserve.server.tasks.question_pairs import ROW_BYTES
 from sruserve.server.tasks.requests import AnswerRequest
 
 Passage = str | list[list[str]]
@@ -15,7 +15,7 @@ Passages = list[str] | tuple[str, ...] | list[list[str]]
 """Several texts, or lists of words."""
 Features = Mapping[str, Sequence[str]]
 
-_MAX_PAIRS = 64  # of a piece
+MAX_PAIRS = 64  # of a piece
 
 
 class AnswerOptions(TypedDict, total=False):
@@ -35,8 +35,13 @@ class AnswerOptions(TypedDict, total=False):
     timeout_ms: int | None
 
 
-async def answer(local: LocalModel, question: Any, context: Any, **options: Any) -> Any:
-    """The answers to one question, or a list of those to several, in their order."""
+async def answer(
+    local: LocalModel, question: Any, context: Any, max_pairs: int = MAX_PAIRS, /, **options: Any
+) -> Any:
+    """The answers to one question, or a list of those to several, in their order.
+
+    max_pairs: of a piece. options: those of `AnswerOptions`.
+    """
     check_task(local.served, AnswerRequest)
     single = isinstance(question, str)
     questions = [question] if single else list(question)
@@ -52,7 +57,7 @@ async def answer(local: LocalModel, question: Any, context: Any, **options: Any)
             )
 
     def pieces() -> Iterator[dict[str, Any]]:
-        size = _piece_size(local)
+        size = _piece_size(local, max_pairs)
         for first in range(0, len(questions), size):
             part = slice(first, first + size)
             fields: dict[str, Any] = {"question": questions[part]}
@@ -74,7 +79,7 @@ def _of(values: list[Any], part: slice) -> list[Any]:
     return values[part] if len(values) > 1 else values
 
 
-def _piece_size(local: LocalModel) -> int:
+def _piece_size(local: LocalModel, max_pairs: int) -> int:
     """The most pairs of a request, whatever their length."""
     longest = ROW_BYTES * local.settings.max_batch_tokens
-    return max(1, min(_MAX_PAIRS, local.limits.inputs, local.limits.body_bytes // longest))
+    return max(1, min(max_pairs, local.limits.inputs, local.limits.body_bytes // longest))

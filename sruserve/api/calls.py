@@ -71,7 +71,7 @@ class TranslateOptions(TypedDict, total=False):
     max_tokens: of a translation, with its end; by default 50 more than those of its text.
     n_best: translations of each text, 1 by default.
     attention: return how much each token attends to those of the text.
-    wait_k: translate greedily while the text comes: token t is written once wait_k + t - 1 tokens
+    wait_k: translate greedily while the text arrives: token t is written once wait_k + t - 1 tokens
         of the text are read, or all of them.
     more: more of the text follows; the result has what can be written now, and the state.
     state: of the chunk before, or a list with one for each text (None: a new one).

@@ -28,7 +28,7 @@ class Continued(Protocol):
 
 
 class Completing:
-    """The chunks of a completion's choices, in OpenAI's fields, as they come.
+    """The chunks of a completion's choices, in OpenAI's fields, as they arrive.
 
     The job runs from `begin` until its last chunk, or until all readers have left.
 
@@ -134,7 +134,7 @@ class Completing:
             await self._stack.aclose()
 
     async def _read(self) -> None:
-        """Read the chunks that have come, of all choices."""
+        """Read the chunks that have arrived, of all choices."""
         try:
             chunks = await self._completion.next_chunks(_WAIT_SECONDS)
             if chunks is None:

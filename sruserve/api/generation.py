@@ -41,7 +41,7 @@ class _Choice:
 
     @property
     def logprobs(self) -> dict[str, list[Any]] | None:
-        """OpenAI's lists of the tokens so far, if `logprobs` was given."""
+        """OpenAI's lists of the tokens so far, if the call has `logprobs`."""
         return self._logprobs
 
     @property
@@ -56,7 +56,7 @@ class _Choice:
 
     @property
     def state(self) -> str | None:
-        """The token that continues the text, once it has ended, if `return_state` was given."""
+        """The token that continues the text, once it has ended, if the call has `return_state`."""
         return self._state
 
     @property

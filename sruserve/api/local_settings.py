@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from sruserve.model.bundled import bundled_models, path_of_model
 from sruserve.model.errors import printable
 from sruserve.model.versions import VERSION_MARK, versions
 from sruserve.server.errors import InvalidRequest, ModelNotFound
-from sruserve.server.repository.discovery import BUNDLED
 from sruserve.server.settings import Settings, SettingsError, dtype_of, load_settings, variable_name
 
 # What protects a server from its clients does not apply, or is wider: a caller gives its own
@@ -41,23 +41,15 @@ def find_folder(name: str | os.PathLike[str]) -> Path:
 
     Raises `ModelNotFound`, which lists the bundled models.
     """
-    path = Path(name)
+    path = path_of_model(Path(name))
     if versions(path):
         return path.resolve()
-    bundled = bundled_models()
-    if str(name) in bundled:
-        return bundled[str(name)]
     why = "is a folder without a model" if path.is_dir() else "is no model folder"
     raise ModelNotFound(
         f"{printable(str(name))!r} {why}, and no bundled model: give the path of a folder that "
-        f"`sruserve import` or `sruserve.save` made, or one of {', '.join(bundled)}",
+        f"`sruserve import` or `sruserve.save` made, or one of {', '.join(bundled_models())}",
         param="model",
     )
-
-
-def bundled_models() -> dict[str, Path]:
-    """The folders of the models in this package, by name."""
-    return {path.name: path for path in sorted(BUNDLED.glob("[!.]*")) if versions(path)}
 
 
 def local_settings(

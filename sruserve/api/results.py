@@ -38,7 +38,7 @@ class Classification(_Readable):
     label: None if a chunk of a stream had no step.
     score: of the label; its probability, or the network's own score with `raw_scores`.
     scores: of all labels.
-    state: the token that continues the input, if it was asked for.
+    state: the token that continues the input, if it was requested.
     """
 
     label: str | None
@@ -168,7 +168,7 @@ class Completion(_Readable):
     finish_reason: `stop` or `length`; None: it was closed before its end.
     stop_reason: the stop string that ended it, if one did.
     token_ids: of the text (with `echo`, also of the prompt).
-    logprobs: OpenAI's lists, if they were asked for.
+    logprobs: OpenAI's lists, if they were requested.
     state: the token that continues the text, with `return_state`.
     """
 

@@ -54,7 +54,7 @@ class Answer:
 async def answer(model: LocalModel, entries: Sequence[Entry]) -> list[Answer]:
     """Return the answers to entries with one key, in their order.
 
-    If one of them is wrong, the others are asked again without it. Raises `ServeError` if the
+    If one of them is wrong, the others are computed again without it. Raises `ServeError` if the
     model fails, which is no line's fault. No client waits for the loop meanwhile, so long results
     are described and encoded on it.
     """

@@ -10,7 +10,7 @@ from sruserve.server.errors import Overloaded
 
 
 class Asking:
-    """Groups that are asked side by side: one that has no room waits until another has ended.
+    """Groups that are computed side by side: one that has no room waits until another has ended.
 
     The groups of a run fill the memory that a server protects from its clients, such as that of
     beams. So a refusal for lack of it ends no run, unless a group is refused alone.

@@ -123,7 +123,7 @@ class EntryReader:
 
 
 class TextEntries(Sequence[Entry]):
-    """The requests of texts, with one key. They are asked together, so nobody needs each `Entry`.
+    """The requests of texts, with one key. They are one request, so nobody needs each `Entry`.
 
     lines: their numbers. texts: the inputs. size: of all together.
     """

@@ -1,9 +1,10 @@
 """What an output is made of, kept beside it: a run continues only with the same things."""
 
+import math
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from time import monotonic
 from typing import IO
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -31,12 +32,15 @@ class Progress(BaseModel):
 
 
 class Journal:
-    """The file beside an output with its `Progress`."""
+    """The file beside an output with its `Progress`.
 
-    def __init__(self, output: Path) -> None:
+    clock: monotonic seconds.
+    """
+
+    def __init__(self, output: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._files = RunFiles.of(output)
         self.path = self._files.progress
-        self._written_at = 0.0
+        self._clock, self._due = clock, -math.inf
 
     def read(self) -> Progress | None:
         """Return what was written last; None if there is nothing. Raises `ChangedError`."""
@@ -51,14 +55,14 @@ class Journal:
 
     def write(self, progress: Progress, now: bool = False) -> None:
         """Write how far a run has got, at most once a second unless `now`."""
-        if not now and monotonic() < self._written_at + _SECONDS:
+        if not now and self._clock() < self._due:
             return
         new = self._files.new_progress
         new.unlink(missing_ok=True)
         with new.open("x") as file:  # never through a link that others have put there
             file.write(progress.model_dump_json() + "\n")
         os.replace(new, self.path)
-        self._written_at = monotonic()
+        self._due = self._clock() + _SECONDS
 
     def begin(self, output: IO[bytes], made_of: Mapping[str, str], restart: bool) -> Progress:
         """Return how far an earlier run of the output got, and write that it continues.

@@ -32,7 +32,7 @@ _MAX_SIZE = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Lines that are asked together. size: see `Entry`. bytes, progress: up to their end."""
+    """Lines that are one request. size: see `Entry`. bytes, progress: up to their end."""
 
     entries: Sequence[Entry]
     size: int

@@ -10,7 +10,6 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnec
 from sruserve.check.address import Address
 from sruserve.check.errors import CheckError, NoAnswer, Unreachable
 
-MAX_REPLY_BYTES = 16 << 20
 _PIECE = 1 << 16
 _END_OF_EVENTS = b"data: [DONE]"
 
@@ -137,13 +136,13 @@ class Connections:
             raise late
 
 
-def read(response: HTTPResponse, request: str) -> bytes:
-    """The whole content, of at most `MAX_REPLY_BYTES`; of events, those up to the last one."""
+def read(response: HTTPResponse, request: str, max_bytes: int) -> bytes:
+    """The whole content, of at most `max_bytes`; of events, those up to the last one."""
     content = bytearray()
     while piece := response.read1(_PIECE):
         content += piece
-        if len(content) > MAX_REPLY_BYTES:
-            raise NoAnswer(f"the reply to {request} exceeds {MAX_REPLY_BYTES >> 20} MiB")
+        if len(content) > max_bytes:
+            raise NoAnswer(f"the reply to {request} exceeds {max_bytes >> 20} MiB")
         if _END_OF_EVENTS in content[-len(piece) - len(_END_OF_EVENTS) :]:
             return bytes(content)
     if response.length:

@@ -13,17 +13,22 @@ from sruserve.model.errors import printable
 
 _ATTEMPTS = 4  # of a request that the server puts off with 429 or 503
 _MAX_WAIT_SECONDS = 5.0
+MAX_REPLY_BYTES = 16 << 20
 
 Body = Mapping[str, Any]
 Ready = Callable[[], None]
 
 
 class Access(NamedTuple):
-    """How all servers of an examination are reached. key: empty if they need none."""
+    """How all servers of an examination are reached. key: empty if they need none.
+
+    max_reply_bytes: read of a reply.
+    """
 
     key: str = ""
     timeout_seconds: float = 60.0
     tls: ssl.SSLContext | None = None
+    max_reply_bytes: int = MAX_REPLY_BYTES
 
 
 class _Reply(NamedTuple):
@@ -45,6 +50,7 @@ class Transport:
             raise Misuse("the API key has characters that no HTTP header can carry")
         self.address, self.requests = address, 0
         self._key, self._max_requests = access.key, max_requests
+        self._max_reply_bytes = access.max_reply_bytes
         self._connections = Connections(address, access.timeout_seconds, access.tls)
         self._lock = threading.Lock()
 
@@ -109,7 +115,7 @@ class Transport:
                 response.status,
                 response.getheader("retry-after"),
                 response.getheader("location"),
-                read(response, request),
+                read(response, request, self._max_reply_bytes),
             )
 
     def _count(self) -> None:

@@ -51,7 +51,7 @@ def compress(
 
 
 def _blocks(source: BinaryIO, size: int) -> Iterator[bytes]:
-    """Yield a file in blocks of up to `size` bytes, cut behind a line or a word if there is one."""
+    """Yield a file in blocks of up to `size` bytes, cut after a line or a word if there is one."""
     data = b""
     while more := source.read(size - len(data)):
         data += more

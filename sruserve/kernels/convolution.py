@@ -24,9 +24,9 @@ _FUNCTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """Windows that begin in an input and end in the padding behind it.
+    """Windows that begin in an input and end in the padding after it.
 
-    taps: steps of the window that come before the input's end.
+    taps: steps of the window that are before the input's end.
     first: the first column whose windows have more steps.
     min_steps, max_steps: (columns - first), float32: steps of the inputs that have this window;
         None where every input has it.
@@ -78,7 +78,7 @@ def endings(windows: Windows, filling: Tensor | None, device: torch.device) -> t
 class ConvolutionLayer:
     """The tensors of a layer; `reference_convolution` is the definition of its recurrence.
 
-    The output at step t is that of an input that ends there: the padding behind it is part of the
+    The output at step t is that of an input that ends there: the padding after it is part of the
     output, and not of the state.
 
     linear: (in) -> (sum of `windows.planes()`), without a bias.

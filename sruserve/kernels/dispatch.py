@@ -2,6 +2,8 @@
 
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 
 import torch
@@ -18,12 +20,23 @@ log = logging.getLogger("sruserve.kernels")
 INTERPRETER = "triton-interpreter"
 # Triton's own switch, with the values that Triton reads as true: kernels then run in Python, on CPU
 # tensors.
-_INTERPRETED = os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "yes", "y")
+_interpreted = os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "yes", "y")
 
 
 def uses_triton(device: torch.device) -> bool:
     """Whether the Triton kernels run work on `device`."""
-    return device.type == "cuda" or _INTERPRETED
+    return device.type == "cuda" or _interpreted
+
+
+@contextmanager
+def interpreting(interpreted: bool) -> Iterator[None]:
+    """Run work on the CPU by Triton's interpreter, or not, whatever the environment says."""
+    global _interpreted
+    before, _interpreted = _interpreted, interpreted
+    try:
+        yield
+    finally:
+        _interpreted = before
 
 
 def kernel_name(device: torch.device = CPU) -> str:
@@ -34,7 +47,7 @@ def kernel_name(device: torch.device = CPU) -> str:
     """
     if device.type == "cuda":
         return "triton"
-    return INTERPRETER if _INTERPRETED else _cpu_kernel_name()
+    return INTERPRETER if _interpreted else _cpu_kernel_name()
 
 
 @cache

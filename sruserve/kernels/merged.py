@@ -37,17 +37,20 @@ class MergedLayers:
         ]
 
     @classmethod
-    def of(cls, layers: Sequence[StepLayer]) -> "MergedLayers | None":
+    def of(
+        cls, layers: Sequence[StepLayer], max_width: int = MERGED_WIDTH
+    ) -> "MergedLayers | None":
         """Merge a stack in the arithmetic `fast`, if it can be and the candidate is chosen.
 
         It takes three layers or more, all but the first with a projection, none with biases or
-        norms.
+        norms. max_width: of a projection.
         """
         plain = [layer for layer in layers if _is_plain(layer)]
         if Candidate.MERGED_STEP not in chosen or len(plain) < max(3, len(layers)):
             return None
         cells = [layer for layer in plain if isinstance(layer, CellLayer)]
-        return cls(cells) if all(_follows(*pair) for pair in pairwise(cells)) else None
+        follow = all(_follows(*pair, max_width) for pair in pairwise(cells))
+        return cls(cells) if follow else None
 
     def takes(self, streams: int) -> bool:
         """Whether a step of so many streams merges."""
@@ -119,12 +122,12 @@ def _is_plain(layer: StepLayer) -> bool:
     )
 
 
-def _follows(below: CellLayer, layer: CellLayer) -> bool:
+def _follows(below: CellLayer, layer: CellLayer, max_width: int) -> bool:
     """Whether the projection of a layer can be a part of the launch of the one below."""
     projection = layer.projection
     return (
         projection is not None
         and projection.bias is None
         and projection.inputs == below.width
-        and projection.outputs <= MERGED_WIDTH
+        and projection.outputs <= max_width
     )

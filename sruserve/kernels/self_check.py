@@ -63,7 +63,6 @@ _SCANS = (
     (Cell(kind=Kind.DECAY, blocks=2), None),
     (Cell(blocks=4, updated_reset=True), 0.5),
 )
-_STREAMS, _STEPS = 4, 5  # of the burst, which replays two graphs
 
 
 class KernelMismatch(RuntimeError):
@@ -71,7 +70,11 @@ class KernelMismatch(RuntimeError):
 
 
 def check_kernels(
-    device: torch.device, dtype: torch.dtype, width: int = 384, single_steps: int = 44
+    device: torch.device,
+    dtype: torch.dtype,
+    width: int = 384,
+    single_steps: int = 44,
+    burst: tuple[int, int] = (4, 5),
 ) -> None:
     """Run small random stacks over sequences, in chunks and in single steps, and pick tokens.
 
@@ -79,6 +82,7 @@ def check_kernels(
     width: width of the stacks; with the default the products need the widest tile.
     single_steps: number of sequences of one step; with the default the scan uses its tile for
         large batches.
+    burst: streams and steps of a burst; the default replays two graphs.
 
     Raises `KernelMismatch`, or `torch.OutOfMemoryError`. The time is that of compiling the kernels.
     """
@@ -90,8 +94,8 @@ def check_kernels(
         decoders = [stack.on(device, dtype) for stack in stacks]
         results = [stack.computed(decoder) for stack, decoder in zip(stacks, decoders, strict=True)]
         results.append(_scanned(scan, device, dtype, width))
-        launched = _burst(decoders[0], Eager(device))
-        replayed = _burst(decoders[0], None)
+        launched = _burst(decoders[0], burst, Eager(device))
+        replayed = _burst(decoders[0], burst, None)
     except Exception as error:
         if is_out_of_memory(error):
             raise torch.OutOfMemoryError(str(error)) from error
@@ -231,16 +235,17 @@ def _scanned(run: Scan, device: torch.device, dtype: torch.dtype, width: int) ->
     return tensors
 
 
-def _burst(decoder: Decoder, recorder: GraphBackend | None) -> Tensor:
+def _burst(decoder: Decoder, burst: tuple[int, int], recorder: GraphBackend | None) -> Tensor:
     """Return a burst's tokens, with every option of the sampler in use; restores the states."""
+    count, steps = burst
     before = decoder.states.clone()
-    bursts = GraphedDecode(decoder.step, before.device, _STREAMS, _STEPS, recorder)
-    rows = torch.arange(_STREAMS)
+    bursts = GraphedDecode(decoder.step, before.device, count, steps, recorder)
+    rows = torch.arange(count)
     streams = DecodeInputs(
         tokens=rows,
         source=rows,
         target=rows,
-        limits=torch.full((_STREAMS,), _STEPS),
+        limits=torch.full((count,), steps),
         seed=rows,
         choice=rows,
         draw=rows,
@@ -249,9 +254,9 @@ def _burst(decoder: Decoder, recorder: GraphBackend | None) -> Tensor:
         min_p=torch.where(rows == 1, 0.01, 0.0),
         penalty=torch.where(rows == 2, 1.3, 1.0),
         top_k=torch.where(rows == 3, 20, 0).int(),
-        window=rows.unsqueeze(1).expand(_STREAMS, WINDOW),
+        window=rows.unsqueeze(1).expand(count, WINDOW),
     )
-    tokens = bursts.run(streams, _STEPS)
+    tokens = bursts.run(streams, steps)
     decoder.states.copy_(before)
     return tokens
 

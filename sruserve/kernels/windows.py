@@ -66,15 +66,15 @@ class Windows:
         return _spread(self.groups, [group.width - group.padding for group in self.groups])
 
     def min_steps(self, taps: int) -> Tensor:
-        """Return the fewest steps of an input with a window of which `taps` steps come first.
+        """Return the fewest steps of an input with a window of which `taps` steps are first.
 
-        The window's other steps are behind the input's end. Returns (columns - first(taps)).
+        The window's other steps are after the input's end. Returns (columns - first(taps)).
         """
         wide = [group for group in self.groups if group.width > taps]
         return _spread(wide, [taps - group.padding for group in wide])
 
     def max_steps(self, taps: int) -> Tensor:
-        """Return the most steps of an input that has enough padding behind these `taps` steps.
+        """Return the most steps of an input that has enough padding after these `taps` steps.
 
         Returns (columns - first(taps)), float32; infinity where every input has it.
         """

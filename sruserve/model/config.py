@@ -167,7 +167,7 @@ class ModelConfig(BaseModel):
             raise ValueError("task answer and the field reader go together")
         fed_back = self.regression is not None and self.regression.forecasts
         if fed_back and (self.vocab_size is not None or len(self.names) != self.width):
-            raise ValueError("forecasts needs a value for each feature of a step, in order")
+            raise ValueError("forecasts must have a value for each feature of a step, in order")
         if self.task == "generate" and self.vocab_size is None:
             raise ValueError("task generate needs vocab_size")
         if self.task == "generate" and self.rnn.not_streamable_because:

@@ -40,8 +40,9 @@ from sruserve.model.quantized import (
 )
 from sruserve.model.reader.network import Reader
 from sruserve.model.runtime import Runtime
-from sruserve.model.text.codec import BYTES_FILE, WORDS_FILE, Codec, make_codec
+from sruserve.model.text.codec import Codec
 from sruserve.model.text.tokenizer_trial import check_tokenizer
+from sruserve.model.text.vocabulary_files import BYTES_FILE, WORDS_FILE, make_codec
 from sruserve.model.versions import CONFIG_FILE
 
 _LARGEST_BYTES_FILE = 64 << 10  # in bytes; it has 256 small numbers at most

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from sruserve.model.config import read_config
 from sruserve.model.errors import CheckpointError, ConfigError, FolderError
-from sruserve.model.text.codec import BYTES_FILE, WORDS_FILE
+from sruserve.model.text.vocabulary_files import BYTES_FILE, WORDS_FILE
 from sruserve.model.translation.config import is_translation
 from sruserve.model.versions import CONFIG_FILE, ONNX_FILE, is_onnx, newest
 from sruserve.model.weights import read_tensors
@@ -117,7 +117,10 @@ def check_tensors(
             wrong.append(f"{name} holds {tensor.dtype}, not floats")
     if wrong:
         shown = "; ".join(wrong[:12]) + (f"; and {len(wrong) - 12} more" if len(wrong) > 12 else "")
-        raise CheckpointError(f"{source} does not fit the network's description: {shown}")
+        raise CheckpointError(
+            f"{source} does not fit the network's description: {shown}; import a whole checkpoint, "
+            "with the options of its training"
+        )
 
 
 def model_digest(

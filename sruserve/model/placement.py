@@ -16,8 +16,8 @@ def preferred_device(
 ) -> torch.device:
     """Return the device for one model.
 
-    dtype: the compute dtype that was asked for; None: that of the config. float16 needs a GPU.
-    name: the device that was asked for. device: the one that it names.
+    dtype: the requested compute dtype; None: that of the config. float16 needs a GPU.
+    name: the requested device. device: the one that it names.
     """
     if name != "auto" or not config.rnn.prefers_cpu or (dtype or config.dtype) == "float16":
         return device

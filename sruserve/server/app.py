@@ -5,6 +5,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sruserve.model.errors import ModelError
@@ -60,8 +61,9 @@ from sruserve.server.tasks.complete import CompleteTask
 from sruserve.server.tasks.constraint_cache import ConstraintCache
 from sruserve.server.tasks.endpoint import Endpoint
 from sruserve.server.tasks.limits import InputLimits
-from sruserve.server.tasks.table import Tasks, default_tasks
+from sruserve.server.tasks.table import TABLE, Table, Tasks, default_tasks
 from sruserve.server.tls.certificates import Certificates
+from sruserve.server.tuning import DEFAULT_TUNING, Tuning
 from sruserve.server.websocket import routes as websocket
 from sruserve.server.websocket.connection import WebSocketEndpoint
 from sruserve.server.websocket.session import SessionEndpoint
@@ -85,9 +87,9 @@ _OTHER_ROUTES: tuple[Route[Any], ...] = (
 )
 
 
-def _document() -> Json:
-    """The OpenAPI document of all routes."""
-    return create_document((*v1_routes.routes(), *_OTHER_ROUTES))
+def _document(table: Table) -> Json:
+    """The OpenAPI document of all routes. table: of the tasks."""
+    return create_document((*v1_routes.routes(table), *_OTHER_ROUTES))
 
 
 ROUTES: tuple[Route[Any], ...] = (*v1_routes.routes(), *_OTHER_ROUTES)
@@ -95,7 +97,11 @@ MakeStreams = Callable[[Settings, Tenants, Clocks], Streams]
 
 
 class Application:
-    """Serves once its lifespan has started; any ASGI server can run it."""
+    """Serves once its lifespan has started; any ASGI server can run it.
+
+    clocks: of engines, connections, rates, tokens and streams; timers are the event loop's.
+    table: the tasks that it serves.
+    """
 
     def __init__(
         self,
@@ -104,21 +110,27 @@ class Application:
         clocks: Clocks = SYSTEM_CLOCKS,
         make_streams: MakeStreams = create_streams,
         certificates: Certificates | None = None,
+        tuning: Tuning = DEFAULT_TUNING,
+        table: Table = TABLE,
     ) -> None:
-        default_tasks()  # a mistake in the table ends the start before models load
-        self.settings = settings
+        default_tasks(table)  # a mistake in the table ends the start before models load
+        self.settings, self._tuning, self._table = settings, tuning, table
         self.certificates = certificates or read_certificates(settings)
         if self.certificates is not None:
             self.certificates.report_to(certificate_expiry)
         self._pulse, self._clocks, self._make_streams = pulse, clocks, make_streams
-        self.lifecycle = Lifecycle(settings, clocks)
-        self.metrics, self._freed_memory = MetricsPage(), FreedMemory()
-        self._documentation = docs.Documentation(_document)
+        self.lifecycle = Lifecycle(settings, clocks, tuning)
+        self.metrics = MetricsPage(clock=clocks.monotonic)
+        self._freed_memory = FreedMemory()
+        self._document = partial(_document, table)
+        self._documentation = docs.Documentation(self._document)
         self._index = index.Index(settings.page)
         self._hot: dict[str, HttpEndpoint] = {}
         limit = process_limit()
         self.constraints = ConstraintCache(
-            settings.max_grammar_bytes, startable=limit and limit // settings.workers
+            settings.max_grammar_bytes,
+            startable=limit and limit // settings.workers,
+            clock=clocks.monotonic,
         )
         self.grpc: GrpcServer | None = None
         self.origins = Origins(read_origins(settings.allowed_origins or ""), settings.host)
@@ -127,11 +139,12 @@ class Application:
             settings.receive_grace_seconds,
             settings.receive_bytes_per_second,
             settings.max_body_bytes,
+            clocks.monotonic,
         )
         max_connections, self.grpc_connections = divide_files(
             settings.max_connections, wants_grpc(settings)
         )
-        self.connections = Connections(max_connections, connections_open)
+        self.connections = Connections(max_connections, connections_open, clocks.monotonic)
         connections_limit(max_connections)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -211,9 +224,11 @@ class Application:
 
     def _add_endpoints(self) -> Inference:
         settings = self.settings
-        limits = self.limits = InputLimits.of(settings)
+        limits = self.limits = InputLimits.of(
+            settings, self._clocks.monotonic, self._tuning.turn_characters
+        )
         catalogue, tenants = self.lifecycle.catalogue, self.lifecycle.tenants
-        tasks = self.tasks = Tasks.create(catalogue, limits, self.constraints)
+        tasks = self.tasks = Tasks.create(catalogue, limits, self.constraints, self._table)
         endpoints = v1_routes.mount(tasks, tenants, settings.sse_ping_seconds)
         hot: list[tuple[Route[Any], HttpEndpoint]] = [
             *endpoints,
@@ -240,7 +255,7 @@ class Application:
             *index.mount(self._index),
             *docs.mount(self._documentation),
         ]
-        self.router = Router(fast, self.lifecycle.answering, slow, _document)
+        self.router = Router(fast, self.lifecycle.answering, slow, self._document)
         self.router.fallbacks[kserve.PREFIX] = UnknownRouteEndpoint(tenants, self.router.explain)
         self._sockets = WebSocketEndpoint(
             SessionEndpoint(catalogue, tenants, tasks),
@@ -261,7 +276,13 @@ class Application:
 
             max_connections = self.grpc_connections
             self.grpc = GrpcServer(
-                self.settings, self.lifecycle, inference, max_connections, self.certificates
+                self.settings,
+                self.lifecycle,
+                inference,
+                max_connections,
+                self.certificates,
+                self._tuning.grpc_hello_seconds,
+                self._clocks.monotonic,
             )
             await self.grpc.start()
 

@@ -18,7 +18,7 @@ _BEARER = "bearer "
 _ROUNDING = 1e-9
 _UNUSED = (
     "limits of a later key of tenant %r are not used: those of its first key count, and the keys "
-    "in SRUSERVE_API_KEYS come before those in SRUSERVE_API_KEYS_FILE; set them at the first key"
+    "in SRUSERVE_API_KEYS precede those in SRUSERVE_API_KEYS_FILE; set them at the first key"
 )
 
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 class Clocks:
     """Two clocks, in seconds.
 
-    monotonic: never decreases; for the tenants' rates, and the ends of streams in memory.
+    monotonic: never decreases; for engines and the deadlines of their jobs, connections, the
+        tenants' rates, and the ends of streams in memory.
     epoch: since 1970; for state tokens and streams, of which clients and other servers read times.
     """
 

@@ -60,7 +60,7 @@ class FreedMemory:
             self._seconds = _SECONDS
         if now < self._trimmed + self._seconds:
             return None
-        thread = threading.Thread(target=self._give_back, name="freed memory", daemon=True)
+        thread = threading.Thread(target=self._trim_now, name="freed memory", daemon=True)
         try:
             thread.start()
         except RuntimeError:  # no thread can be started now
@@ -68,7 +68,7 @@ class FreedMemory:
         self._trimmed = now
         return thread
 
-    def _give_back(self) -> None:
+    def _trim_now(self) -> None:
         assert self._trim is not None
         before = resident_bytes()
         self._trim(0)

@@ -46,7 +46,7 @@ def check_json_size(json: bytes) -> None:
     kind = json_excess(json, _OF_BODIES)
     if kind is not None:
         limit = f"{_OF_BODIES[kind]} {PARTS[kind]}"
-        raise InputTooLong(f"the body has more than {limit}: {_REMEDIES[kind]}")
+        raise InputTooLong(f"the request has more than {limit}: {_REMEDIES[kind]}")
 
 
 def json_excess(json: bytes, bounds: JsonBounds) -> int | None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
-_MAX_VALUES = 4096  # values that are encoded at once: about a millisecond
+MAX_VALUES = 4096  # values that are encoded at once: about a millisecond
 _CHARACTERS = 16  # of a text that take as long as one value
 _NUMBERS = {float, int, bool, type(None)}
 
@@ -15,52 +15,52 @@ def json_bytes(value: object) -> bytes:
     return to_json(value, inf_nan_mode="null")
 
 
-def long_json(value: object) -> bytes:
-    """The same as `json_bytes`, in pieces."""
+def long_json(value: object, max_values: int = MAX_VALUES) -> bytes:
+    """The same as `json_bytes`, in pieces of at most `max_values` values."""
     parts: list[bytes] = []
-    _write(value, {}, parts)
+    _write(value, {}, parts, max_values)
     return b"".join(parts)
 
 
-def _write(value: object, weights: dict[int, int], parts: list[bytes]) -> None:
-    if _weight(value, weights) <= _MAX_VALUES:
+def _write(value: object, weights: dict[int, int], parts: list[bytes], max_values: int) -> None:
+    if _weight(value, weights) <= max_values:
         parts.append(json_bytes(value))
     elif isinstance(value, dict):
         separator, items = b"{", list(value.items())
-        for group in _groups([_weight(element, weights) for element in value.values()]):
+        for group in _groups([_weight(each, weights) for each in value.values()], max_values):
             parts.append(separator)
             if group.stop - group.start == 1:
                 name, element = items[group.start]
                 parts.append(json_bytes(name) + b":")
-                _write(element, weights, parts)
+                _write(element, weights, parts, max_values)
             else:
                 parts.append(json_bytes(dict(items[group]))[1:-1])
             separator = b","
         parts.append(b"}")
     elif isinstance(value, str):
         parts.append(b'"')
-        long = _MAX_VALUES * _CHARACTERS
+        long = max_values * _CHARACTERS
         pieces = (value[at : at + long] for at in range(0, len(value), long))
         parts += [json_bytes(piece)[1:-1] for piece in pieces]
         parts.append(b'"')
     else:
         assert isinstance(value, list)
         separator = b"["
-        for group in _groups([_weight(element, weights) for element in value]):
+        for group in _groups([_weight(each, weights) for each in value], max_values):
             parts.append(separator)
             if group.stop - group.start == 1:
-                _write(value[group.start], weights, parts)
+                _write(value[group.start], weights, parts, max_values)
             else:
                 parts.append(json_bytes(value[group])[1:-1])
             separator = b","
         parts.append(b"]")
 
 
-def _groups(weights: list[int]) -> Iterator[slice]:
+def _groups(weights: list[int], max_values: int) -> Iterator[slice]:
     """Groups of neighbours that are encoded at once; a longer value is a group of its own."""
     begin = weight = 0
     for index, next_weight in enumerate(weights):
-        if weight + next_weight > _MAX_VALUES and index > begin:
+        if weight + next_weight > max_values and index > begin:
             yield slice(begin, index)
             begin, weight = index, 0
         weight += next_weight
@@ -90,5 +90,5 @@ def _weight(value: object, weights: dict[int, int]) -> int:
 
 def _is_of_numbers(values: list[Any]) -> bool:
     """Whether a list has only numbers, booleans and nulls; fast for long lists."""
-    parts = (values[at : at + _MAX_VALUES] for at in range(0, len(values), _MAX_VALUES))
+    parts = (values[at : at + MAX_VALUES] for at in range(0, len(values), MAX_VALUES))
     return all({*map(type, part)} <= _NUMBERS for part in parts)

@@ -10,15 +10,18 @@ DESCRIPTORS = "/proc/self/fd"
 # so long ways are as fast.
 _UNSENT_BYTES = 16 << 10
 # Of requests that nobody reads. The kernel allows twice as much, for its own needs, and would
-# otherwise allow many megabytes of a client that has sent much before.
+# otherwise allow many megabytes of a client that has sent long requests before.
 _UNREAD_BYTES = 128 << 10
 
 
-def limit_buffers(listener: socket.socket) -> None:
-    """Limit the buffers of the connections that a socket will accept."""
+def limit_buffers(listener: socket.socket, unsent_option: int = socket.TCP_NOTSENT_LOWAT) -> None:
+    """Limit the buffers of the connections that a socket will accept.
+
+    unsent_option: the number of TCP's option for bytes that are not sent yet.
+    """
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _UNREAD_BYTES)
     with suppress(OSError):  # some sandboxes' kernels do not have it
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
+        listener.setsockopt(socket.IPPROTO_TCP, unsent_option, _UNSENT_BYTES)
 
 
 def limit_buffers_of_port(port: int) -> None:

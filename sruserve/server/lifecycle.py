@@ -37,6 +37,7 @@ from sruserve.server.settings import (
     key_ring,
 )
 from sruserve.server.state.token import StateSealer
+from sruserve.server.tuning import DEFAULT_TUNING, Tuning
 
 log = logging.getLogger("sruserve.server")
 
@@ -66,8 +67,14 @@ class Lifecycle:
     on_drain: called when a drain begins.
     """
 
-    def __init__(self, settings: Settings, clocks: Clocks = SYSTEM_CLOCKS) -> None:
-        self.repository = Repository(settings, clocks, _shared_folder(settings))
+    def __init__(
+        self,
+        settings: Settings,
+        clocks: Clocks = SYSTEM_CLOCKS,
+        tuning: Tuning = DEFAULT_TUNING,
+    ) -> None:
+        shared = _shared_folder(settings)
+        self.repository = Repository(settings, clocks, shared, tuning.unload_seconds)
         self._clocks = clocks
         self.tenants = Tenants(api_keys(settings), settings.tenant_stream_bytes, clocks.monotonic)
         self.started_at = int(time.time())
@@ -121,7 +128,9 @@ class Lifecycle:
                 checked = readable(paths) if self.repository.joins else paths
                 prepare = partial(prepare_gpu, self._settings, checked, dtypes, device)
                 device = await run_in_thread("GPU", prepare)
-            loader = Loader(self._settings, device, sealer, self.tenants.anonymous)
+            loader = Loader(
+                self._settings, device, sealer, self.tenants.anonymous, self._clocks.monotonic
+            )
             await self.repository.open(loader, paths)
         describe_build(__version__, kernel_name(device))
         gpu_memory()

@@ -59,7 +59,7 @@ log = logging.getLogger("sruserve.server")
 _SWITCH_SECONDS = 0.002
 _STDERR = 2  # the last descriptor of a standard stream
 # The event loop accepts one connection of each socket in a turn, which may take milliseconds while
-# others send much.
+# others send long bodies.
 _ACCEPTED_IN_A_TURN = 8
 
 

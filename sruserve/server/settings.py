@@ -19,6 +19,7 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from sruserve.model.control_groups import SYSTEM, SystemFiles
 from sruserve.model.machine import usable_cores
 from sruserve.model.names import DType
 from sruserve.model.versions import VERSION_MARK
@@ -71,8 +72,8 @@ class Settings(BaseSettings):
     )
     model_folders: tuple[Path, ...] = Field(
         (),
-        description="Model folders to serve, as a JSON list; overrides `SRUSERVE_MODELS`. The "
-        "arguments of `sruserve serve` set it.",
+        description="Models to serve, as a JSON list of model folders and names of bundled models; "
+        "overrides `SRUSERVE_MODELS`. The arguments of `sruserve serve` set it.",
     )
     default_models: str = Field(
         "question-type,shakespeare",
@@ -432,9 +433,9 @@ class Settings(BaseSettings):
         return value
 
 
-def worker_threads(settings: Settings) -> int:
+def worker_threads(settings: Settings, system: SystemFiles = SYSTEM) -> int:
     """The CPU threads of each worker for the steps of its models."""
-    return settings.threads or max(1, usable_cores() // settings.workers)
+    return settings.threads or max(1, usable_cores(system) // settings.workers)
 
 
 def read_names(listed: str) -> tuple[str, ...]:

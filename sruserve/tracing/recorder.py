@@ -84,7 +84,7 @@ class Operation:
 class Recording(TorchFunctionMode):
     """The operations of one run, in order.
 
-    tensors: every tensor by its number; those that no operation made come from outside.
+    tensors: every tensor by its number; those that no operation made are from outside.
     watch: notices what the input's sizes are compared with.
     """
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-import sruserve.api.answering as answering
+from sruserve.api.answering import answer
+from sruserve.api.local_model import LocalModel
 from sruserve.api.model import Model
 from sruserve.server.errors import InvalidRequest, WrongTask
 from tests.readers import save_reader
@@ -52,17 +53,19 @@ def test_answers_are_those_of_the_server(load: Load, serve: Serve, folder: Path)
 
 
 def test_many_questions_go_in_pieces_with_their_contexts(
-    load: Load, folder: Path, monkeypatch: pytest.MonkeyPatch
+    local: Callable[[str], LocalModel], load: Load, folder: Path
 ) -> None:
-    model = load(folder)
+    model, own = load(folder), local(str(folder))
+
+    def in_pieces(questions: list[str], context: Any) -> Any:
+        return own.loop.run(answer(own, questions, context, 2))
+
     contexts = [CONTEXT[i:] for i in range(len(QUESTIONS))]
     whole = model.answer(QUESTIONS, contexts)
     assert whole == [model.answer(*pair) for pair in zip(QUESTIONS, contexts, strict=True)]
-    about_one = model.answer(QUESTIONS, CONTEXT)
-    monkeypatch.setattr(answering, "_MAX_PAIRS", 2)
-    assert model.answer(QUESTIONS, contexts) == whole
-    assert model.answer(QUESTIONS, CONTEXT) == about_one
-    assert model.answer([], CONTEXT) == []
+    assert in_pieces(QUESTIONS, contexts) == whole
+    assert in_pieces(QUESTIONS, CONTEXT) == model.answer(QUESTIONS, CONTEXT)
+    assert in_pieces([], CONTEXT) == []
 
 
 def test_features_are_those_of_each_question(load: Load, lemmas: Path) -> None:

@@ -24,7 +24,7 @@ LONG: dict[str, Any] = {"max_tokens": 1_000_000, "seed": 1}
 
 @pytest.fixture
 def letters(load: Load) -> Iterator[Model]:
-    """A language model; a test leaves nothing of its completions behind."""
+    """A language model; a test leaves nothing of its completions."""
     model = load("characters")
     yield model
     wait_until_idle(model)
@@ -132,7 +132,7 @@ def test_an_invalid_option_is_refused_at_the_call(letters: Model) -> None:
         letters.generate([])
 
 
-def test_a_closed_completion_leaves_nothing_behind(letters: Model) -> None:
+def test_a_closed_completion_leaves_nothing(letters: Model) -> None:
     generation = letters.generate("a", **LONG)
     text = next(generation)
     generation.close()
@@ -142,7 +142,7 @@ def test_a_closed_completion_leaves_nothing_behind(letters: Model) -> None:
     wait_until_idle(letters)
 
 
-def test_no_object_of_a_completion_stays_behind(letters: Model, leftovers: Leftovers) -> None:
+def test_no_object_of_a_completion_stays(letters: Model, leftovers: Leftovers) -> None:
     def use() -> None:
         letters.generate("a", max_tokens=20).read()
         for _ in letters.generate("a", **LONG):

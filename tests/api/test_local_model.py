@@ -71,7 +71,7 @@ def test_a_cancelled_completion_leaves_no_row_and_no_task(local: Local) -> None:
     assert model.served.in_flight.idle
 
 
-def test_a_stopped_model_finishes_what_runs_and_refuses_what_comes(folders: Path) -> None:
+def test_a_stopped_model_finishes_running_jobs_and_refuses_new_ones(folders: Path) -> None:
     model = LocalModel.load(local_settings(folders / "question", device="cpu"))
 
     async def stop() -> list[int]:

@@ -129,7 +129,7 @@ print("loaded", flush=True)
     assert (done.returncode, done.stderr, done.stdout) == (0, "", "loaded\nended: True\n")
 
 
-def test_a_fork_is_refused_and_the_parent_goes_on() -> None:
+def test_a_fork_is_refused_and_the_parent_continues() -> None:
     program = """
 import json, os, sruserve, sys
 model = sruserve.load("question-type")

@@ -19,6 +19,7 @@ from sruserve.batch import output as outputs
 from sruserve.batch.answers import Answer
 from sruserve.batch.entries import EntryReader
 from sruserve.batch.errors import ChangedError
+from sruserve.batch.journal import Journal, Progress
 from sruserve.batch.opening import open_output
 from sruserve.batch.output import Output
 from sruserve.batch.records import Format, records
@@ -26,6 +27,7 @@ from sruserve.batch.run import Run
 from sruserve.batch.source import Source
 from tests import preloaded
 from tests.batch.runs import answers, errors, jsonl, run
+from tests.server.hand_clock import HandClock
 
 Local = Callable[[str], LocalModel]
 # Every seventh line is wrong, and some are blank.
@@ -145,7 +147,7 @@ def whole(folders: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[list
     [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, 143), (signal.SIGINT, 130)],
     ids=["kill", "terminate", "ctrl-c"],
 )
-def test_a_process_that_is_stopped_goes_on(
+def test_a_process_that_is_stopped_continues(
     whole: tuple[list[str], bytes], tmp_path: Path, number: int, code: int
 ) -> None:
     (command, expected), output = whole, tmp_path / "out"
@@ -230,6 +232,21 @@ def test_two_runs_cannot_write_one_output(tmp_path: Path) -> None:
         Output(tmp_path / "out")
     first.close()
     Output(tmp_path / "out").close()
+
+
+def test_a_journal_is_written_once_a_second_unless_a_run_ends(tmp_path: Path) -> None:
+    clock = HandClock()
+    journal = Journal(tmp_path / "out", clock)
+
+    def written(line: int, seconds: float, now: bool = False) -> int:
+        clock.now += seconds
+        journal.write(Progress(made_of={}, line=line), now)
+        progress = journal.read()
+        assert progress is not None
+        return progress.line
+
+    assert [written(1, 0), written(2, 0.75), written(3, 0.25), written(4, 0.75)] == [1, 1, 3, 3]
+    assert [written(5, 0, now=True), written(6, 0.75), written(7, 0.25)] == [5, 5, 7]
 
 
 def test_a_journal_that_cannot_be_read_is_refused(local: Local, tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ def test_embeddings_of_a_batch_are_those_of_openai_s_client(
         assert client.post("/v1/embeddings", json=body).json() == first
 
 
-def test_other_tasks_are_asked_for_by_name(local: Local, tmp_path: Path) -> None:
+def test_other_tasks_are_requested_by_name(local: Local, tmp_path: Path) -> None:
     run(local("characters"), b"to be\n", tmp_path / "score", "lines", task="score")
     assert answers(tmp_path / "score")[0]["tokens"] == 4
     run(local("question"), b"who\n", tmp_path / "embed", "lines", task="embed")
@@ -176,7 +176,7 @@ def test_wrong_lines_go_to_a_file_of_their_own_and_change_no_other_answer(
     ],
     ids=str,
 )
-def test_a_wrong_line_is_told_why(
+def test_the_error_of_a_wrong_line_says_what_is_wrong(
     local: Local, tmp_path: Path, line: bytes, code: str, reason: str
 ) -> None:
     run(local("question"), b'"who"\n' + line + b'\n"what"\n', tmp_path / "out")

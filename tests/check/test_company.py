@@ -15,7 +15,7 @@ def test_a_batch_that_changes_nothing_passes(examine: Examine, fake: type) -> No
     assert outcome.exit_code == 0
 
 
-def test_a_server_that_pads_fails_and_is_told_so(examine: Examine) -> None:
+def test_a_server_that_pads_fails_the_check_of_padding(examine: Examine) -> None:
     with running(TensorServer("pads")) as server:
         outcome = examine(server.url)
     finding = findings(outcome)["company"]

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from sruserve.check import connections
+from sruserve.check.address import Address
 from sruserve.check.errors import CheckError, NoAnswer, Refused
 from sruserve.check.findings import Verdict
+from sruserve.check.transport import Access, Transport
 from sruserve.cli import app
 from tests.check.conftest import Examine, findings
 from tests.check.fakes import FakeServer, StreamServer, TensorServer, running
@@ -55,15 +56,13 @@ def test_a_broken_server_ends_the_command_with_one_line(answer: Answer, reason: 
     assert done.stderr.count("\n") == 2  # what was announced, and the error
 
 
-def test_endless_bytes_are_read_up_to_a_bound(
-    examine: Examine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connections, "MAX_REPLY_BYTES", 1 << 20)
+def test_endless_bytes_are_read_up_to_a_bound() -> None:
+    access = Access(timeout_seconds=600, max_reply_bytes=1 << 20)
     with (
         answering(repeats(OK + b"\r\n", b" " * 65536)) as url,
         pytest.raises(NoAnswer, match="exceeds 1 MiB"),
     ):
-        examine(url, timeout=600)
+        Transport(Address.parse(url), access, 1).get("/")
 
 
 def test_a_server_that_nobody_runs_is_unreachable() -> None:

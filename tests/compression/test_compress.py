@@ -49,12 +49,12 @@ def by_model(model: Model, data: bytes, *block_bytes: int, **options: Any) -> by
 
 
 @given(data=st.binary(max_size=600) | st.text(max_size=300).map(str.encode))
-def test_any_bytes_come_back(small: Model, data: bytes) -> None:
+def test_any_bytes_are_restored(small: Model, data: bytes) -> None:
     assert decompressed(small, by_model(small, data, 64)) == data
 
 
 @pytest.mark.parametrize("kind", ["byte level", "metaspace first", "llama", "word piece", "ids"])
-def test_files_come_back_with_any_vocabulary(tmp_path: Path, kind: str) -> None:
+def test_files_are_restored_with_any_vocabulary(tmp_path: Path, kind: str) -> None:
     described: dict[str, Any] = {"vocab_size": 300}
     if kind != "ids":
         content = trained(kind).to_str().encode()
@@ -75,7 +75,7 @@ def test_files_come_back_with_any_vocabulary(tmp_path: Path, kind: str) -> None:
         ("gru", {}),
     ],
 )
-def test_files_come_back_from_other_families(
+def test_files_are_restored_from_other_families(
     tmp_path: Path, family: str, options: dict[str, Any]
 ) -> None:
     model = random_model(tmp_path / "m", model_type=family, **options)
@@ -94,7 +94,7 @@ def test_files_come_back_from_other_families(
     ids=["adaptive", "mixture", "layers", "no bias"],
 )
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_files_come_back_from_other_heads_and_dtypes(
+def test_files_are_restored_from_other_heads_and_dtypes(
     tmp_path: Path, head: dict[str, Any], dtype: str
 ) -> None:
     model = random_model(tmp_path / "m", dtype=dtype, head=HeadConfig(**head))
@@ -102,7 +102,7 @@ def test_files_come_back_from_other_heads_and_dtypes(
     assert decompressed(model, by_model(model, data, 150)) == data
 
 
-def test_files_come_back_from_int8_weights(tmp_path: Path) -> None:
+def test_files_are_restored_from_int8_weights(tmp_path: Path) -> None:
     _, model = quantize(ROOT / "sruserve/demo/shakespeare", tmp_path / "small", "int8")
     data = TAIL[:2000]
     file = by_model(model, data, 200)

@@ -67,7 +67,7 @@ def test_a_file_that_states_too_much_is_refused_before_any_of_it_is_decoded(
         decompressed(model, head.getvalue() + block.getvalue() * 17 + b"\0")
 
 
-def test_progress_is_told_while_blocks_are_decoded(
+def test_progress_is_reported_while_blocks_are_decoded(
     tmp_path: Path,
 ) -> None:
     model = random_model(tmp_path / "m", vocabulary=PRINTABLE)
@@ -79,7 +79,7 @@ def test_progress_is_told_while_blocks_are_decoded(
         source, io.BytesIO(), header, model, advance=advances.append, report_steps=8
     )
     assert len(advances) >= 128 // 8
-    assert begin + sum(advances) == len(file) - 32  # but for the digest behind all blocks
+    assert begin + sum(advances) == len(file) - 32  # but for the digest after all blocks
 
 
 def test_bytes_after_the_end_are_refused(model: Model, file: bytes) -> None:

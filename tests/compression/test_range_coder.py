@@ -29,7 +29,7 @@ def encode(symbols: list[tuple[list[int], int]]) -> bytes:
 
 
 @given(symbols=coded())
-def test_symbols_of_any_frequencies_come_back(symbols: list[tuple[list[int], int]]) -> None:
+def test_symbols_of_any_frequencies_are_restored(symbols: list[tuple[list[int], int]]) -> None:
     decoder = RangeDecoder(encode(symbols))
     for table, symbol in symbols:
         target = decoder.target(sum(table))

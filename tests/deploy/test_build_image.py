@@ -185,7 +185,7 @@ def test_the_hash_is_that_of_the_whole_file(tmp_path: Path) -> None:
     assert sha256(tmp_path / "a").startswith("ba7816bf8f01cfea")
 
 
-def test_a_failed_command_is_told_with_the_end_of_its_output(tmp_path: Path) -> None:
+def test_a_failed_command_is_reported_with_the_end_of_its_output(tmp_path: Path) -> None:
     shell = Shell(tmp_path / "log")
     shell.run("sh", "-c", "seq 100")
     with pytest.raises(Failed) as error:
@@ -220,7 +220,7 @@ def test_mounts_are_found_the_deepest_first() -> None:
     assert mounts == sorted(mounts, reverse=True)
 
 
-def test_sizes_are_told_by_layer() -> None:
+def test_sizes_are_reported_by_layer() -> None:
     text = describe(3_000_000, [(1_000_000, "/bin/sh"), (2_000_000, "COPY x")])
     assert text.splitlines() == [
         "3 MB in 2 layers:",
@@ -242,7 +242,7 @@ def test_without_root_it_does_nothing(
     assert "needs root" in capsys.readouterr().err
 
 
-def test_missing_programs_are_told_with_their_packages(
+def test_missing_programs_are_reported_with_their_packages(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)

@@ -180,7 +180,7 @@ def test_everything_that_is_installed_has_a_hash_but_torchs_cpu_build() -> None:
 
 
 @each_image
-def test_every_download_may_come_from_the_folder_of_wheels_alone(target: str) -> None:
+def test_every_download_may_use_the_folder_of_wheels_alone(target: str) -> None:
     """`--build-context wheels=FOLDER` takes the place of the empty stage of that name."""
     downloads = [c for c in runs(f"{target}-environment") if "--requirement" in c]
     assert len(downloads) == 2

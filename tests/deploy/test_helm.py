@@ -272,7 +272,7 @@ def test_a_pod_computes_on_as_many_threads_as_it_requests_cpus_unless_a_value_sa
     assert variables(pod(MODELS)[1])["SRUSERVE_THREADS"] == "1"
 
 
-def test_models_come_from_a_volume_or_an_image_or_are_the_bundled_ones() -> None:
+def test_models_are_taken_from_a_volume_or_an_image_or_are_the_bundled_ones() -> None:
     assert "SRUSERVE_MODELS" not in variables(pod({})[1])
     claimed, container = pod(GPU)
     assert variables(container)["SRUSERVE_MODELS"] == "/models"

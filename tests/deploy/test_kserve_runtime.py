@@ -14,8 +14,8 @@ import tritonclient.http as http_client
 import yaml
 
 from bench.serve.processes import Server, answers, free_port
+from sruserve.model.bundled import BUNDLED
 from sruserve.server.ending import KILL_SECONDS
-from sruserve.server.repository.discovery import BUNDLED
 from sruserve.server.settings import Settings
 from tests.deploy.kubernetes import objects, validate, validate_pod
 

@@ -18,9 +18,9 @@ import pytest
 from bench.report.tables import number
 from bench.serve.rolling.clients import RETRIES
 from deploy.manifests import CHART
+from sruserve.model.bundled import BUNDLED
 from sruserve.model.folder import load_model
 from sruserve.server.ending import EXIT_USAGE, KILL_SECONDS
-from sruserve.server.repository.discovery import BUNDLED
 from sruserve.server.settings import Settings
 from tests.deploy.kubernetes import objects
 

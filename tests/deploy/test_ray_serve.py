@@ -15,7 +15,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from bench.serve.processes import free_port
-from sruserve.server.repository.discovery import BUNDLED
+from sruserve.model.bundled import BUNDLED
 from sruserve.server.settings import SettingsError, load_settings, variable_name
 from tests.server.observing import until
 from tests.server.processes import serving

@@ -80,7 +80,7 @@ def test_the_loss_and_the_best_labels_are_those_of_all_sequences_of_labels() -> 
     assert crf.loss(scores, labels, lengths).item() == pytest.approx(sum(losses) / 2, rel=1e-4)
 
 
-def test_a_span_goes_on_only_after_its_own_beginning() -> None:
+def test_a_span_continues_only_after_its_own_beginning() -> None:
     crf, scores = CRF(NAMES), torch.zeros(3, 1, len(NAMES))
     scores[:, 0, NAMES.index("I-y")] = 9
     assert [NAMES[label] for label in crf.decode(scores)[0]] == ["B-y", "I-y", "I-y"]

@@ -7,6 +7,7 @@ import asyncio
 import gc
 import weakref
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 
+from sruserve.kernels.dispatch import interpreting
 from sruserve.model.folder import Model
 from sruserve.server.engine.config import EngineConfig
 from sruserve.server.engine.constrained.byte_vocabulary import ByteVocabulary
@@ -105,14 +107,23 @@ async def complete(driver: Driver, seed: int, tokens: int = 6, **options: Any) -
     return await driver.generate("To be", tokens, seed=seed, **options)
 
 
+@contextmanager
+def on_the_cpu(folder: Path) -> Iterator[Driver]:
+    """An engine of the CPU's kernels, also where Triton's run on the CPU."""
+    with (
+        interpreting(False),
+        Driver(random_model(folder / "m", vocabulary=LETTERS), LIMITS) as driver,
+    ):
+        yield driver
+
+
 # In this dtype alone, because another rounding gives another text.
 @pytest.mark.parametrize("model", ["float32"], indirect=True)
 @awaited
 async def test_completions_are_those_of_the_cpu(
-    alone: list[Generated], bursts: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    alone: list[Generated], bursts: list[int], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("sruserve.kernels.dispatch._INTERPRETED", False)
-    with Driver(random_model(tmp_path / "m", vocabulary=LETTERS), LIMITS) as on_cpu:
+    with on_the_cpu(tmp_path) as on_cpu:
         expected = [await complete(on_cpu, seed, **s) for seed, s in enumerate(SAMPLINGS)]
     assert not bursts
     assert [each.tokens for each in alone] == [each.tokens for each in expected]
@@ -140,7 +151,7 @@ async def test_asking_for_logprobs_changes_no_token(driver: Driver) -> None:
 
 
 @awaited
-async def test_a_completion_that_goes_on_is_one_that_never_stopped(
+async def test_a_completion_that_continues_is_one_that_never_stopped(
     driver: Driver, whole: Generated
 ) -> None:
     first = await complete(driver, 3, tokens=3)
@@ -165,12 +176,9 @@ async def test_a_stop_inside_a_burst_leaves_the_state_at_the_stop(
 
 
 @awaited
-async def test_scores_are_those_of_the_cpu(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+async def test_scores_are_those_of_the_cpu(driver: Driver, tmp_path: Path) -> None:
     score = await driver.score("To be, or not")
-    monkeypatch.setattr("sruserve.kernels.dispatch._INTERPRETED", False)
-    with Driver(random_model(tmp_path / "m", vocabulary=LETTERS), LIMITS) as on_cpu:
+    with on_the_cpu(tmp_path) as on_cpu:
         expected = await on_cpu.score("To be, or not")
     rel = 1e-5 if driver.model.dtype == "float32" else 0.02
     assert score.log_likelihood == pytest.approx(expected.log_likelihood, rel=rel)

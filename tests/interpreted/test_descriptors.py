@@ -10,9 +10,7 @@ from sruserve.kernels.triton.tiles import LinearTile
 HOPPER = (9, 0)
 
 
-@pytest.fixture(autouse=True)
-def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(descriptors, "LINEAR_DESCRIPTORS", LinearTile(16, 32, 16, 3, 4))
+SMALL = LinearTile(16, 32, 16, 3, 4)
 
 
 @pytest.mark.parametrize("programs", [1, 3, 100])
@@ -27,22 +25,20 @@ def test_programs_share_the_blocks_of_a_product(
     x = torch.randint(-3, 4, (rows, inputs), generator=g).float()
     weight = torch.randint(-3, 4, (outputs, inputs), generator=g).float()
     out = torch.full((rows + 2, outputs), torch.nan)
-    descriptors.descriptor_linear(x, weight, out[1:-1])
+    descriptors.descriptor_linear(x, weight, out[1:-1], SMALL)
     assert torch.equal(out[1:-1], x @ weight.T)
     assert out[0].isnan().all(), "it writes before its rows"
     assert out[-1].isnan().all(), "it writes past its rows"
 
 
-def test_they_are_chosen_for_many_rows_and_whole_tiles_on_hopper_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_they_are_chosen_for_many_rows_and_whole_tiles_on_hopper_alone() -> None:
     def chosen(rows: int = 2048, inputs: int = 16, outputs: int = 1024, **how: object) -> bool:
         dtype, place = how.get("dtype", torch.float16), how.get("place", HOPPER)
         begin = how.get("begin", 0)  # of x in its memory, in elements
         x = torch.empty(rows * inputs + 8, dtype=dtype)[begin:]  # type: ignore[call-overload]
         x = x[: rows * inputs].view(rows, inputs)
         weight, out = torch.empty(outputs, inputs), torch.empty(1)
-        return takes_descriptors(x, weight, out, place)  # type: ignore[arg-type]
+        return takes_descriptors(x, weight, out, place, SMALL)  # type: ignore[arg-type]
 
     assert chosen()
     assert chosen(dtype=torch.bfloat16)
@@ -55,8 +51,11 @@ def test_they_are_chosen_for_many_rows_and_whole_tiles_on_hopper_alone(
     assert not chosen(dtype=torch.float32)
     assert not chosen(place=(8, 0))
     assert not chosen(place=(10, 0))
-    monkeypatch.setattr(tiles, "SHARED_COLUMNS", 32)
-    assert not chosen()
+    tiles.share_columns(32)
+    try:
+        assert not chosen()
+    finally:
+        tiles.share_columns(tiles.SHARED_COLUMNS)
 
 
 def test_a_product_with_a_bias_an_index_or_another_dtype_does_without(

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from bench.gpu.model import Size, random_decoder
 from sruserve.kernels import candidates
-from sruserve.kernels import merged as stack
 from sruserve.kernels.candidates import Candidate
 from sruserve.kernels.cell import Activation, Cell
 from sruserve.kernels.decode import Decoder
@@ -206,7 +205,7 @@ def test_a_step_that_fails_midway_leaves_nothing_to_the_next(
     torch.testing.assert_close(joined.logits(*inputs), plain.logits(*inputs), atol=2e-5, rtol=1e-5)
 
 
-def test_more_streams_and_other_models_run_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_streams_and_other_models_run_as_before() -> None:
     plain, joined = decoders()
     rows = torch.arange(3)
     assert torch.equal(joined.logits(rows, rows, rows), plain.logits(rows, rows, rows))
@@ -215,7 +214,7 @@ def test_more_streams_and_other_models_run_as_before(monkeypatch: pytest.MonkeyP
     assert MergedLayers.of(layers[:2]) is None
     assert MergedLayers.of([layers[0], replace(layers[1], projection=None), *layers[2:]]) is None
     assert MergedLayers.of([*layers[:3], replace(layers[3], inner_bias=torch.ones(1))]) is None
-    monkeypatch.setattr(stack, "MERGED_WIDTH", SMALL.projection - 1)
-    assert MergedLayers.of(layers) is None
+    assert MergedLayers.of(layers) is not None
+    assert MergedLayers.of(layers, max_width=SMALL.projection - 1) is None
     candidates.choose(set())
     assert MergedLayers.of(layers) is None

@@ -10,7 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from sruserve.kernels import RaggedBatch, input_graphs, uses_triton
+from sruserve.kernels import RaggedBatch, uses_triton
+from sruserve.kernels.dispatch import interpreting
+from sruserve.kernels.input_graphs import USES_BEFORE_CAPTURE
 from sruserve.kernels.triton import tiles
 from sruserve.model.folder import Model
 from sruserve.model.heads.config import HeadConfig
@@ -72,21 +74,14 @@ def whole(model: Model) -> tuple[Tensor, Tensor, Tensor]:
         return run(model)
 
 
-def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sruserve.kernels.dispatch._INTERPRETED", False)
-
-
 def test_a_network_computes_what_it_does_on_the_cpu(
-    model: Model,
-    whole: tuple[Tensor, Tensor, Tensor],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    model: Model, whole: tuple[Tensor, Tensor, Tensor], tmp_path: Path
 ) -> None:
     assert uses_triton(torch.device("cpu"))
-    on_the_cpu(monkeypatch)
     options = model.config.rnn.model_dump(exclude_defaults=True, mode="json")
     options["model_type"] = model.config.model_type
-    expected = run(random_model(tmp_path / "m", **options))
+    with interpreting(False):
+        expected = run(random_model(tmp_path / "m", **options))
     torch.testing.assert_close(whole, expected, rtol=1e-5, atol=1e-5)
 
 
@@ -101,15 +96,13 @@ def test_chunks_of_time_change_nothing(
 def test_graphs_of_whole_inputs_change_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(input_graphs, "USES_BEFORE_CAPTURE", 1)
-    monkeypatch.setattr(input_graphs, "MIN_ROWS", 8)
     monkeypatch.setattr("sruserve.model.network.captures_inputs", lambda _device: True)
     head = HeadConfig.model_validate({"pooling": "mean"})
     made = random_model(tmp_path / "m", "classify", vocab_size=95, head=head, layer_norm=True)
     network, rows = made.network, torch.arange(3)
     states, results = network.layout.allocate(len(rows)), []
     batch = RaggedBatch(torch.tensor([0, 4, 4, 9]), states, rows.where(rows < 2, -1), rows)
-    for _ in range(3):  # as it is, captured, replayed
+    for _ in range(USES_BEFORE_CAPTURE + 2):  # as it is, at last captured, replayed
         states.fill_(0.5)
         results.append(
             (network.hidden(torch.arange(9), batch, torch.tensor([3, 8])), states.clone())
@@ -174,8 +167,9 @@ def test_several_poolings_are_computed_in_chunks_of_time_too(
 
     whole, in_chunks = pooled("whole", 1024), pooled("chunks", 4)
     torch.testing.assert_close(in_chunks, whole, rtol=1e-5, atol=1e-5)
-    on_the_cpu(monkeypatch)
-    torch.testing.assert_close(pooled("cpu", 1024), whole, rtol=1e-5, atol=1e-5)
+    with interpreting(False):
+        on_the_cpu = pooled("cpu", 1024)
+    torch.testing.assert_close(on_the_cpu, whole, rtol=1e-5, atol=1e-5)
 
 
 def test_chunks_of_time_change_nothing_in_attention_over_the_steps(
@@ -187,8 +181,8 @@ def test_chunks_of_time_change_nothing_in_attention_over_the_steps(
     whole = run(model)
     monkeypatch.setattr(model.network, "_chunk_rows", 4)
     torch.testing.assert_close(run(model), whole, rtol=1e-5, atol=1e-5)
-    on_the_cpu(monkeypatch)
-    expected = run(random_model(tmp_path / "cpu", "classify", vocab_size=95, head=head))
+    with interpreting(False):
+        expected = run(random_model(tmp_path / "cpu", "classify", vocab_size=95, head=head))
     torch.testing.assert_close(whole, expected, rtol=1e-5, atol=1e-5)
 
 
@@ -220,10 +214,10 @@ def test_what_is_not_sampled_on_the_gpu_has_no_decoder(tmp_path: Path) -> None:
 
 
 def test_a_bidirectional_network_computes_what_it_does_on_the_cpu(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
     options: dict[str, Any] = {"task": "classify", "vocab_size": 95, "bidirectional": True}
     result = run(random_model(tmp_path / "m", **options))
-    on_the_cpu(monkeypatch)
-    expected = run(random_model(tmp_path / "m", **options))
+    with interpreting(False):
+        expected = run(random_model(tmp_path / "m", **options))
     torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-5)

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from sruserve.kernels import graphs as graphs_module
-from sruserve.kernels import self_check as self_check_module
 from sruserve.kernels.graphs import Eager, GraphedDecode
 from sruserve.kernels.self_check import KernelMismatch, check_kernels
 from sruserve.kernels.triton import linear as triton_linear
@@ -19,16 +18,12 @@ from sruserve.kernels.triton import step as triton_step
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 
-def check() -> None:
+SHORT = (1, 1)  # a burst of one step of one stream: bursts take most of the time
+
+
+def check(burst: tuple[int, int] = (4, 5)) -> None:
     """Narrow and with few sequences, but with the same comparisons."""
-    check_kernels(torch.device("cpu"), torch.float32, width=32, single_steps=1)
-
-
-@pytest.fixture
-def short_bursts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of one step of one stream: they take most of the time."""
-    monkeypatch.setattr(self_check_module, "_STEPS", 1)
-    monkeypatch.setattr(self_check_module, "_STREAMS", 1)
+    check_kernels(torch.device("cpu"), torch.float32, width=32, single_steps=1, burst=burst)
 
 
 def test_right_kernels_pass() -> None:
@@ -45,7 +40,6 @@ def test_right_kernels_pass() -> None:
     ],
     ids=["scan", "nan", "product", "step"],
 )
-@pytest.mark.usefixtures("short_bursts")
 def test_a_kernel_that_computes_something_else_is_found(
     module: Any, name: str, what: str, wrong: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -57,18 +51,17 @@ def test_a_kernel_that_computes_something_else_is_found(
 
     monkeypatch.setattr(module, name, broken)
     with pytest.raises(KernelMismatch, match=f"{what} in float32"):
-        check()
+        check(SHORT)
 
 
-@pytest.mark.usefixtures("short_bursts")
 def test_a_sampler_that_picks_another_token_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     right = triton_sample.triton_sample
     monkeypatch.setattr(triton_sample, "triton_sample", lambda s, slots: right(-s, slots))
     with pytest.raises(KernelMismatch, match="picked"):
-        check()
+        check(SHORT)
 
 
-def test_a_kernel_that_does_not_run_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_does_not_run_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*args: Any, **kwargs: Any) -> Tensor:
         raise RuntimeError("no kernel image is available")
 

@@ -49,7 +49,7 @@ def test_a_layer_that_is_wrong_is_named(
         checks.check_other_layers(CPU, torch.float32)
 
 
-def test_layers_that_do_not_run_are_told_and_a_full_device_is_not_their_fault(
+def test_layers_that_do_not_run_are_reported_and_a_full_device_is_not_their_fault(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fail(error: Exception) -> Callable[..., Tensor]:

@@ -252,7 +252,7 @@ def test_nan_and_infinity_reach_only_the_queries_that_see_them() -> None:
 
 
 @pytest.mark.parametrize("count", [-1.0, 0.5, 10.0, NAN, float("inf")])
-def test_a_row_with_no_count_behind_its_ring_is_refused(count: float) -> None:
+def test_a_row_with_no_count_after_its_ring_is_refused(count: float) -> None:
     work = case([4], window=5, seen=[3])
     work.batch.states[work.batch.source, 3 + 5 * 12] = count
     with pytest.raises(ValueError, match="count"):

@@ -84,7 +84,7 @@ def test_no_engine_is_given_the_stream_of_captures_however_many_there_are(
     assert captured_beside(cuda, launches).launches == ["first", "second"]
 
 
-def test_a_lost_device_is_told_and_a_healthy_one_is_waited_for(cuda: StandInCuda) -> None:
+def test_a_lost_device_is_reported_and_a_healthy_one_is_waited_for(cuda: StandInCuda) -> None:
     cuda.launch("a step")
     assert finish_work(GPU)
     assert not cuda.running

@@ -116,7 +116,7 @@ def test_a_device_is_described_in_one_line(monkeypatch: pytest.MonkeyPatch) -> N
     assert describe_device(torch.device("cpu")) == "cpu"
 
 
-def test_a_thread_is_told_its_gpu_and_nothing_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_gets_its_gpu_and_no_setting_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """torch refuses a device without a number."""
     chosen: list[int] = []
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)

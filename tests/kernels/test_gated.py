@@ -12,7 +12,6 @@ from torch import Tensor
 
 from sruserve.kernels import GatedCell, GatedKind, PanelWeight, RaggedBatch, single
 from sruserve.kernels.cpu.gated import cpu_gated_scan
-from sruserve.kernels.gated import gated_scan
 from sruserve.kernels.reference.gated import reference_gated_scan
 from tests.kernels.instruction_sets import EACH_SET
 
@@ -266,10 +265,15 @@ def test_off_the_cpu_the_plain_weight_is_laid_out_once() -> None:
     assert recurrent.plain()[0] is recurrent.plain()[0]
 
 
-def test_work_memory_that_is_too_small_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sruserve.kernels.cpu.gated.GROUP", 1)
+def test_work_memory_that_is_too_small_is_reported_as_such() -> None:
     layer = GatedCell(
         kind=GatedKind.RNN_TANH, first=PanelWeight.of(torch.eye(5), None, 1), column=0
     )
     with pytest.raises(ValueError, match="work memory"):
-        gated_scan(torch.zeros(2, 5), layer, single(torch.zeros(1, 5), 2), torch.zeros(2, 5))
+        cpu_gated_scan(
+            torch.zeros(2, 5),
+            layer,
+            single(torch.zeros(1, 5), 2),
+            torch.zeros(2, 5),
+            work=torch.zeros(63),
+        )

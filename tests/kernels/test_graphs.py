@@ -204,7 +204,7 @@ def test_a_bucket_used_again_remembers_nothing_of_the_streams_before() -> None:
 
 
 @pytest.mark.parametrize("recorder", [Eager, TapeRecorder, SlowDevice])
-def test_a_burst_launched_before_the_last_one_is_read_goes_on_from_its_tokens(
+def test_a_burst_launched_before_the_last_one_is_read_continues_from_its_tokens(
     recorder: Callable[[], GraphBackend],
 ) -> None:
     """Each of five bursts writes other rows, and the host reads one while the next is launched."""
@@ -228,7 +228,7 @@ def test_a_burst_launched_before_the_last_one_is_read_goes_on_from_its_tokens(
 
 
 @pytest.mark.parametrize("recorder", [Eager, TapeRecorder, SlowDevice])
-def test_a_stream_past_its_limit_writes_nothing_and_goes_on_in_the_next_burst(
+def test_a_stream_past_its_limit_writes_nothing_and_continues_in_the_next_burst(
     recorder: Callable[[], GraphBackend],
 ) -> None:
     count, steps = 5, 6

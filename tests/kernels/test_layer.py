@@ -109,7 +109,7 @@ def test_a_window_of_2_reads_the_input_before_from_the_state() -> None:
     assert torch.equal(states[0, 3 + WIDTH : 3 + 2 * WIDTH], x[-1])
 
 
-def test_an_inner_norm_comes_before_the_bias() -> None:
+def test_an_inner_norm_precedes_the_bias() -> None:
     layer = LAYERS[torch.float32]["lrn-normed"]
     x = torch.randn(4, WIDTH)
     assert layer.inner_norm is not None

@@ -62,12 +62,12 @@ def layer() -> SRUppLayer:
 
 
 def test_a_step_never_waits_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch, "_INTERPRETED", True)  # as on a GPU
-    launches, under_test = Launches(monkeypatch), layer()
     states: Tensor = torch.zeros(STREAMS, WIDTH + RING + 2)
     rows, index = torch.arange(STREAMS), torch.tensor([4, 0, 4])
-    with NoWait():
-        h = under_test.step(torch.randn(9, INPUTS), states, rows, rows, index)
+    with dispatch.interpreting(True):  # as on a GPU
+        launches, under_test = Launches(monkeypatch), layer()
+        with NoWait():
+            h = under_test.step(torch.randn(9, INPUTS), states, rows, rows, index)
     assert h.shape == (STREAMS, WIDTH)
     products = ["linear_kernel"] * 4  # two of them for keys and values without the norm
     assert launches.names == [*products, "attention_kernel", "ring_kernel", "step_kernel"]

@@ -55,7 +55,7 @@ def test_a_model_for_float16_is_written_and_checked_where_there_is_no_gpu(folder
     assert load_model(out, "bfloat16").dtype == "bfloat16"
 
 
-def test_the_weights_may_be_read_by_whoever_may_read_the_config(folder: Path) -> None:
+def test_who_may_read_the_config_may_read_the_weights(folder: Path) -> None:
     modes = {(folder / name).stat().st_mode for name in ("config.json", "model.safetensors")}
     assert len(modes) == 1
 

@@ -18,14 +18,14 @@ def model(tmp_path: Path) -> Model:
     return random_model(tmp_path / "m", vocab_size=9)
 
 
-def test_on_the_cpu_the_device_the_kernel_and_exactness_are_told(model: Model) -> None:
+def test_on_the_cpu_the_device_the_kernel_and_exactness_are_reported(model: Model) -> None:
     lines = facts(model)
     assert lines["device"] == "cpu"
     assert lines["kernel"].startswith("c-")
     assert lines["exactness"] == "bit for bit: any split, any batch"
 
 
-def test_labels_are_told_without_what_a_terminal_would_obey(tmp_path: Path) -> None:
+def test_labels_are_reported_without_what_a_terminal_would_obey(tmp_path: Path) -> None:
     model = random_model(tmp_path / "m", "classify", vocab_size=9, labels=("\x1b]0;a\x07", "é"))
     assert facts(model)["labels"] == r"\x1b]0;a\x07, é"
 
@@ -46,7 +46,7 @@ def test_on_a_gpu_fast_says_what_it_gives_up(
     assert lines["exactness"].startswith(exactness)
 
 
-def test_a_gpu_that_auto_passes_over_for_a_family_is_told(
+def test_a_gpu_that_auto_passes_over_for_a_family_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     atr = random_model(tmp_path / "atr", vocab_size=9, model_type="atr")
@@ -113,7 +113,7 @@ def test_the_state_of_a_crf_includes_its_window(tmp_path: Path) -> None:
     assert whole["state"].startswith("none: it is bidirectional")
 
 
-def test_the_version_that_was_chosen_among_several_is_told(tmp_path: Path) -> None:
+def test_the_version_that_was_chosen_among_several_is_reported(tmp_path: Path) -> None:
     random_model(tmp_path / "poems" / "2", vocab_size=9)
     random_model(tmp_path / "poems" / "10", vocab_size=9)
     assert facts(load_model(tmp_path / "poems"))["model"] == "poems, version 10"

@@ -191,7 +191,7 @@ def test_a_file_with_some_holes_is_read(tmp_path: Path) -> None:
     assert len(tensors["a"]) == 32 << 20
 
 
-def test_names_are_told_without_what_a_terminal_would_obey(folder: Path) -> None:
+def test_names_are_reported_without_what_a_terminal_would_obey(folder: Path) -> None:
     tensors, metadata = load_file_of(folder)
     save_file(tensors | {"\x1b[2Jodd\n": torch.zeros(1)}, folder / "model.safetensors", metadata)
     with pytest.raises(ModelError) as refused:
@@ -200,7 +200,7 @@ def test_names_are_told_without_what_a_terminal_would_obey(folder: Path) -> None
     assert str(refused.value).isprintable()
 
 
-def test_a_name_that_comes_twice_is_refused_in_a_folder_a_checkpoint_and_a_case(
+def test_a_repeated_name_is_refused_in_a_folder_a_checkpoint_and_a_case(
     tmp_path: Path, folder: Path
 ) -> None:
     tensor = json.dumps(TENSOR).encode()

@@ -18,6 +18,8 @@ from sruserve.server.run import connections
 from sruserve.server.settings import load_settings
 from sruserve.server.streams.opening import create_streams
 from sruserve.server.streams.redis.timing import RedisTiming
+from sruserve.server.tasks.table import TABLE, Table
+from sruserve.server.tuning import DEFAULT_TUNING, Tuning
 from tests.server.hand_clock import HandClock
 from tests.server.streams.redis.generous_timing import GENEROUS
 
@@ -30,6 +32,8 @@ def serve_models(
     timing: RedisTiming = GENEROUS,
     grpc_connections: int | None = None,
     pulse: Pulse | None = None,
+    tuning: Tuning = DEFAULT_TUNING,
+    table: Table = TABLE,
     **settings: Any,
 ) -> Iterator[tuple[httpx.Client, Application]]:
     """Serve models, and yield a client and the application.
@@ -39,6 +43,7 @@ def serve_models(
     clock: stands still until the test moves it; None: the machine's.
     grpc_connections: the limit of open gRPC connections; None: as the descriptors allow.
     pulse: of the process; None: nothing looks after it.
+    tuning: limits and waits that no setting has. table: the tasks.
     """
     chosen = tuple(folders / name for name in names)
     settings = {
@@ -48,7 +53,14 @@ def serve_models(
     } | settings
     clocks = SYSTEM_CLOCKS if clock is None else clock.clocks
     streams = partial(create_streams, timing=timing)
-    application = Application(load_settings(**settings), pulse, clocks=clocks, make_streams=streams)
+    application = Application(
+        load_settings(**settings),
+        pulse,
+        clocks=clocks,
+        make_streams=streams,
+        tuning=tuning,
+        table=table,
+    )
     application.metrics.seconds = 0.0  # tests read what they have just done
     application.constraints.timeout_seconds = 60.0  # on a busy machine
     application.constraints.stall_seconds = 60.0

@@ -20,8 +20,8 @@ from sruserve.server.kserve.messages import Tensor
 from sruserve.server.kserve.signature import Signature, Spec
 from sruserve.server.kserve.tasks import TextTask
 from sruserve.server.repository.served_model import ServedModel
-from sruserve.server.tasks import table
 from sruserve.server.tasks.encode import EncodeTask
+from sruserve.server.tasks.table import TABLE, default_tasks
 from tests.server import toy_task
 from tests.server.conftest import Serve
 from tests.server.line_client import Lines, lines
@@ -45,10 +45,9 @@ class Norms(TextTask):
 
 @pytest.fixture(scope="module")
 def running(serve: Serve, task_folders: Path) -> Iterator[tuple[httpx.Client, Lines]]:
-    others = tuple(task for task in table.TABLE if task is not EncodeTask)
-    settings = {"models": None, "model_folders": (task_folders / "reader",)}
+    table = (*(task for task in TABLE if task is not EncodeTask), NormTask)
+    settings = {"models": None, "model_folders": (task_folders / "reader",), "table": table}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(table, "TABLE", (*others, NormTask))
         patch.setitem(ENCODINGS, "encode", Norms)
         with lines(serve, patch, **settings) as running:
             yield running
@@ -120,12 +119,13 @@ def test_the_architecture_shows_its_code() -> None:
     assert "\n".join(code.split()) in "\n".join(source.split())
 
 
-def test_a_model_has_one_default_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table, "TABLE", (EncodeTask, NormTask))
+def test_a_model_has_one_default_task() -> None:
+    class OtherTask(NormTask):
+        is_default = False
+
     with pytest.raises(AssertionError, match="both the default for 'encode'"):
-        table.default_tasks()
-    monkeypatch.setattr(NormTask, "is_default", False)
-    assert table.default_tasks()["encode"] is EncodeTask
+        default_tasks((EncodeTask, NormTask))
+    assert default_tasks((EncodeTask, OtherTask))["encode"] is EncodeTask
 
 
 def test_it_imports_no_protocol() -> None:

@@ -153,7 +153,7 @@ def test_a_context_of_many_questions_is_split_and_described_once(
         return Document(reader, ids, *more)
 
     monkeypatch.setattr("sruserve.server.repository.passage_reading.locate_input", count)
-    monkeypatch.setattr("sruserve.server.tasks.answer.Document", describe)
+    monkeypatch.setattr("sruserve.server.tasks.question_pairs.Document", describe)
     questions = ["Who?", "Where?", "Who lives?"]
     ask(answers, question=questions)
     assert split == [CONTEXT, *questions]

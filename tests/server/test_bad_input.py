@@ -99,7 +99,7 @@ def test_wrong_types_and_unknown_fields(
     assert "_" not in message.split("'")[0]  # said in words, not in pydantic's types
 
 
-def test_a_wrong_input_is_told_what_the_documentation_says_of_it(client: httpx.Client) -> None:
+def test_a_wrong_input_gets_the_error_of_the_documentation(client: httpx.Client) -> None:
     shapes = client.get("/openapi.json").json()["components"]["schemas"]["ScoreRequest"]
     description = shapes["properties"]["input"]["description"].lower().removesuffix(".")
     for path, field in ((CLASSIFY, "input"), (CLASSIFY, "pair"), (COMPLETE, "prompt")):
@@ -110,7 +110,10 @@ def test_a_wrong_input_is_told_what_the_documentation_says_of_it(client: httpx.C
 @pytest.mark.parametrize("path", [CLASSIFY, COMPLETE, SCORE])
 def test_an_empty_body_is_named_as_such(client: httpx.Client, path: str) -> None:
     message = refusal(post(client, path, b""), 400, "malformed_body")
-    assert message == "the body is empty; send a JSON object with the fields that /docs describes"
+    assert (
+        message
+        == "the request is empty; send a JSON object with the fields that its documentation lists"
+    )
 
 
 def test_a_missing_field_is_named_together_with_an_unknown_one(client: httpx.Client) -> None:
@@ -430,7 +433,7 @@ def test_an_unforeseen_failure_tells_nothing_of_the_inside(
         (CLASSIFY, "features", "[{},{}]"),
     ],
 )
-def test_of_very_many_mistakes_the_first_is_told(
+def test_the_first_of_very_many_mistakes_is_reported(
     client: httpx.Client, path: str, field: str, item: str
 ) -> None:
     parts = max(1, item.count("[") + item.count("{"))

@@ -38,7 +38,7 @@ def rest_of(client: httpx.Client, state: str, **body: Any) -> str:
 
 @pytest.mark.parametrize("interval", [1, 7, 50, 10**6])
 @pytest.mark.parametrize("seed", [3, 4])
-def test_a_text_goes_on_from_every_state_as_if_it_was_never_cut(
+def test_a_text_continues_from_every_state_as_if_it_was_never_cut(
     client: httpx.Client, interval: int, seed: int
 ) -> None:
     text, states = read(client, interval, prompt=PROMPT, max_tokens=80, seed=seed)

@@ -161,7 +161,7 @@ def test_logprobs_have_openais_shape_and_the_same_offsets_in_a_stream(
 
 
 def bytes_of(token: str) -> bytes:
-    """The bytes behind a token of a reply."""
+    """The bytes of a token of a reply."""
     if token.startswith("bytes:"):
         return bytes.fromhex(token.removeprefix("bytes:").replace("\\x", ""))
     return token.encode()
@@ -188,7 +188,7 @@ def test_text_offsets_count_the_text_before_a_token_and_no_bytes_of_characters(
         assert completion["logprobs"]["text_offset"] == offsets
 
 
-def test_a_token_after_an_unfinished_character_begins_behind_its_replacement(
+def test_a_token_after_an_unfinished_character_begins_after_its_replacement(
     client: httpx.Client,
 ) -> None:
     prompt = [CHARACTERS.index(byte) for byte in b"\xc3Jk"]
@@ -197,7 +197,7 @@ def test_a_token_after_an_unfinished_character_begins_behind_its_replacement(
     assert completion["logprobs"]["text_offset"] == [0, 1, 2]
 
 
-def test_text_offsets_begin_behind_the_text_that_was_held_back(client: httpx.Client) -> None:
+def test_text_offsets_begin_after_the_text_that_was_held_back(client: httpx.Client) -> None:
     body: dict[str, Any] = {"max_tokens": 6, "return_state": True}
     text = choice(client, prompt=PROMPT, **body)["text"]
     first = choice(client, prompt=PROMPT, stop=text[-1] + "never to be found", **body)

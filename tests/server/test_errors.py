@@ -103,7 +103,7 @@ def test_the_headers_of_an_error_say_when_to_retry_and_what_is_allowed_instead()
     assert headers_of(UpgradeRequired("x")) == upgrade
 
 
-def test_a_refusal_has_words_of_its_own_unless_others_are_given() -> None:
+def test_a_refusal_has_a_default_message() -> None:
     assert "SRUSERVE_QUEUE_TIMEOUT_MS" in DeadlineExceeded().message
     assert "shorter inputs" in str(OutOfDeviceMemory())
     assert Overloaded("the queue is full").message == "the queue is full"

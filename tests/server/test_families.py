@@ -82,7 +82,7 @@ def read(client: httpx.Client, family: str, pieces: int) -> list[Any]:
     return [outputs, labelled["scores"]]
 
 
-def test_streams_of_all_families_go_on_by_token_side_by_side(families: httpx.Client) -> None:
+def test_streams_of_all_families_continue_by_token_side_by_side(families: httpx.Client) -> None:
     jobs = [(work, family) for work in (tag, generate, read) for family in FAMILIES]
     whole = [work(families, family, 1) for work, family in jobs]
 

@@ -34,7 +34,7 @@ def look(freed: FreedMemory, now: float) -> bool:
     return thread is not None
 
 
-def test_freed_memory_between_blocks_in_use_is_given_back() -> None:
+def test_freed_memory_between_blocks_in_use_is_returned() -> None:
     freed = FreedMemory(spare_bytes=4 * MIB)
     assert not look(freed, 0.0)
     in_use = fragments()

@@ -298,7 +298,7 @@ frames = st.one_of(
 
 @few
 @given(sent=st.lists(frames, max_size=6))
-def test_any_bytes_behind_a_handshake_are_answered_or_closed(
+def test_any_bytes_after_a_handshake_are_answered_or_closed(
     client: httpx.Client, sent: list[bytes]
 ) -> None:
     reply = send(client, UPGRADE + b"".join(sent), replied=True)
@@ -355,7 +355,7 @@ def test_a_head_without_an_end_is_cut_off(client: httpx.Client, begin: bytes, mo
 @pytest.mark.parametrize(
     "begin", [b"", b"GET / HT", b"POST /v1/score HTTP/1.1\r\ncontent-length: 9\r\n\r\n{"]
 )
-def test_a_client_that_does_not_go_on_is_hung_up_on(
+def test_a_client_that_does_not_continue_is_hung_up_on(
     impatient: tuple[httpx.Client, Application], begin: bytes
 ) -> None:
     client, _ = impatient
@@ -380,7 +380,7 @@ def test_requests_that_are_sent_without_reading_wait_outside(client: httpx.Clien
     assert sent < 64 << 20
 
 
-def test_thousands_of_bad_requests_leave_nothing_behind(folders: Path) -> None:
+def test_thousands_of_bad_requests_leave_nothing(folders: Path) -> None:
     done = preloaded.run("-m", "tests.server.bad_requests", os.fspath(folders), folder=ROOT)
     left = json.loads(done.stdout or done.stderr)
     assert min(left["bytes"]) < 32_000, f"64 B a request: {left}"

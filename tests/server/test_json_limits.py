@@ -67,7 +67,7 @@ def test_very_many_parts_are_refused_at_once_over_http(
     with at_once(client):
         reply = client.post(path, content=body)
     assert reply.status_code == (400 if path.startswith("/v2") else 422), reply.text
-    assert "the body has more than" in reply.text
+    assert "the request has more than" in reply.text
 
 
 @pytest.mark.parametrize("item", TINY)
@@ -110,7 +110,7 @@ def test_the_header_of_binary_tensors_is_bounded_and_what_follows_is_not(
             headers={"inference-header-content-length": str(length)},
         )
         assert reply.status_code == status, reply.text
-        assert ("the body has more than" in reply.text) is (status == 400)
+        assert ("the request has more than" in reply.text) is (status == 400)
 
 
 def test_texts_may_hold_any_number_of_brackets() -> None:

@@ -31,10 +31,8 @@ LONG: list[Any] = [
 
 
 @given(ANY, st.sampled_from([1, 3, 4096]))
-def test_pieces_are_the_same_json(value: Any, max_bytes: int) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_MAX_VALUES", max_bytes)
-        assert long_json(value) == json_bytes(value)
+def test_pieces_are_the_same_json(value: Any, max_values: int) -> None:
+    assert long_json(value, max_values) == json_bytes(value)
 
 
 @pytest.mark.parametrize("value", LONG)

@@ -45,7 +45,7 @@ def draining(engines: list[SlowEngine], ended: asyncio.Event) -> asyncio.Task[No
     return asyncio.create_task(serving(engines)._drain_then(ended.set))
 
 
-def test_all_engines_are_told_at_once_and_none_takes_a_thread_from_requests() -> None:
+def test_all_engines_drain_at_once_and_none_takes_a_thread_from_requests() -> None:
     engines = [SlowEngine() for _ in range(50)]
 
     async def run() -> None:

@@ -1,13 +1,14 @@
 """Long texts are read part by part, each part in a turn on a thread, to the same results."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import httpx
 import pytest
 
-from sruserve.model.text.codec import Words
-from sruserve.server.tasks import reading
+from sruserve.model.text.words import Words
+from sruserve.server.tuning import Tuning
 from tests.server.conftest import Serve
 from tests.server.posting import COMPLETE, post, refusal
 
@@ -15,21 +16,33 @@ TEXT = "How  far is it from\tDenver to Aspen? who a b c " * 200  # a long one
 BEGUN = TEXT + "Den"
 MAX_PART = 64  # characters of a part
 
-Request = tuple[str, dict[str, Any]]
+Servers = tuple[httpx.Client, httpx.Client]  # the second one reads texts in short parts
+
+
+@contextmanager
+def twice(serve: Serve, *names: str, **settings: Any) -> Iterator[Servers]:
+    """Two servers with one key of states."""
+    settings["state_keys"] = "a" * 64
+    parted = Tuning(turn_characters=MAX_PART)
+    with (
+        serve(*names, **settings) as (whole, _),
+        serve(*names, **settings, tuning=parted) as (in_parts, _),
+    ):
+        yield whole, in_parts
 
 
 @pytest.fixture(scope="module")
-def client(serve: Serve, task_folders: Any) -> Iterator[httpx.Client]:
+def servers(serve: Serve, task_folders: Any) -> Iterator[Servers]:
     names = ("tagger", "reader", "pairs")
     chosen = tuple(task_folders / name for name in names)
-    with serve(models=task_folders, model_folders=chosen) as (client, _):
-        yield client
+    with twice(serve, models=task_folders, model_folders=chosen) as servers:
+        yield servers
 
 
 @pytest.fixture(scope="module")
-def writer(serve: Serve) -> Iterator[httpx.Client]:
-    with serve("words", "whole", "question", max_batch_tokens=64) as (client, _):
-        yield client
+def writers(serve: Serve) -> Iterator[Servers]:
+    with twice(serve, "words", "whole", "question", max_batch_tokens=64) as servers:
+        yield servers
 
 
 class Reads:
@@ -67,58 +80,56 @@ def content(reply: httpx.Response) -> Any:
 
 
 def check(
-    client: httpx.Client, path: str, body: dict[str, Any], patch: pytest.MonkeyPatch
+    servers: Servers, path: str, body: dict[str, Any], patch: pytest.MonkeyPatch
 ) -> list[int]:
     """That a request has the same reply in parts; the sizes of the parts."""
-    whole = content(client.post(path, json=body))
+    whole, in_parts = servers
+    expected = content(whole.post(path, json=body))
     with patch.context() as within:
-        within.setattr(reading, "TURN", MAX_PART)
         reads = Reads(within)
-        assert content(client.post(path, json=body)) == whole
+        assert content(in_parts.post(path, json=body)) == expected
     return reads.sizes
 
 
 @pytest.mark.parametrize("more", [False, True])
 @pytest.mark.parametrize("model", ["tagger", "reader"])
 def test_parts_of_texts_and_their_states_are_as_the_whole(
-    client: httpx.Client, model: str, more: bool, monkeypatch: pytest.MonkeyPatch
+    servers: Servers, model: str, more: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = "/v1/tag" if model == "tagger" else "/v1/encode"
-    begun = post(client, path, {"model": model, "input": "a b Den", "more": True})
+    begun = post(servers[0], path, {"model": model, "input": "a b Den", "more": True})
     state = begun.json()["results"][0]["state"]
     texts = ["ver " + BEGUN, "who", "ver", BEGUN]
     body = {"model": model, "input": texts, "state": state, "more": more}
-    sizes = check(client, path, body, monkeypatch)
+    sizes = check(servers, path, body, monkeypatch)
     assert max(sizes) <= MAX_PART
     assert sum(sizes) == sum(map(len, texts))
 
 
-def test_parts_of_pairs_are_as_the_whole(
-    client: httpx.Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parts_of_pairs_are_as_the_whole(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
     body = {"model": "pairs", "input": [TEXT, "who"], "pair": ["a b", TEXT]}
-    assert max(check(client, "/v1/classify", body, monkeypatch)) <= MAX_PART
-    message = post(client, "/v1/classify", body | {"pair": ["a", ""]})
+    assert max(check(servers, "/v1/classify", body, monkeypatch)) <= MAX_PART
+    message = post(servers[0], "/v1/classify", body | {"pair": ["a", ""]})
     refusal(message, 422, "empty_input", "pair")
 
 
 def test_parts_of_prompts_are_as_the_whole(
-    writer: httpx.Client, monkeypatch: pytest.MonkeyPatch
+    writers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     body = {"model": "words", "prompt": ["who " + TEXT, "who"], "seed": 1, "max_tokens": 3}
-    assert max(check(writer, COMPLETE, body, monkeypatch)) <= MAX_PART
+    assert max(check(writers, COMPLETE, body, monkeypatch)) <= MAX_PART
     body |= {"echo": True, "logprobs": 1}
-    assert max(check(writer, COMPLETE, body, monkeypatch)) <= MAX_PART
+    assert max(check(writers, COMPLETE, body, monkeypatch)) <= MAX_PART
 
 
 def test_parts_of_what_is_truncated_are_as_the_whole(
-    writer: httpx.Client, monkeypatch: pytest.MonkeyPatch
+    writers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for side in ("Left", "Right"):
         body = {"inputs": [[TEXT], ["who"]], "truncate": True, "truncation_direction": side}
-        assert max(check(writer, "/predict?model=whole", body, monkeypatch)) <= MAX_PART
+        assert max(check(writers, "/predict?model=whole", body, monkeypatch)) <= MAX_PART
 
 
-def test_a_long_word_is_one_part(writer: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_word_is_one_part(writers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
     body = {"model": "question", "input": "who " + 9000 * "k" + " who"}
-    assert check(writer, "/v1/classify", body, monkeypatch) == [4, 9001, 3]
+    assert check(writers, "/v1/classify", body, monkeypatch) == [4, 9001, 3]

@@ -10,12 +10,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from sruserve.model import control_groups, machine
-from sruserve.model.machine import cpu_limit, describe_machine, memory_limit, usable_cores
+from sruserve.model.control_groups import SystemFiles, own_groups
+from sruserve.model.machine import (
+    available_memory,
+    cpu_limit,
+    describe_machine,
+    memory_limit,
+    usable_cores,
+)
 from sruserve.server.engine.threads import ThreadPolicy
 from sruserve.server.repository.host_memory import host_bytes, memory_warning
 from sruserve.server.repository.loader import engine_limits
-from sruserve.server.settings import load_settings
+from sruserve.server.settings import load_settings, worker_threads
 from tests.server.observing import until
 from tests.server.processes import ended, start
 from tests.support import random_model
@@ -25,20 +31,17 @@ GIB = 1 << 30
 
 
 @pytest.fixture
-def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SystemFiles:
     """A machine of 16 cores: its control groups lie in `cgroup`, the process's are in `proc`."""
-    # stand-ins for files of the system
-    monkeypatch.setattr(control_groups, "_PROC", tmp_path / "proc")
-    monkeypatch.setattr(control_groups, "_MOUNTED", tmp_path / "cgroup")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
     monkeypatch.setattr(os, "cpu_count", lambda: 32)
-    return tmp_path
+    return SystemFiles(tmp_path / "proc", tmp_path / "cgroup", tmp_path / "meminfo")
 
 
-def put(system: Path, groups: str, files: Files) -> None:
-    (system / "proc").write_text(groups)
+def put(system: SystemFiles, groups: str, files: Files) -> None:
+    system.groups.write_text(groups)
     for name, content in files.items():
-        path = system / "cgroup" / name
+        path = system.mounted / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content + "\n")
 
@@ -59,16 +62,11 @@ FULL = {"memory.max": "9000", "memory.current": "8000"}
     ],
 )
 def test_the_available_memory_is_what_machine_and_groups_have_left(
-    system: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    meminfo: str,
-    files: Files,
-    available: int,
+    system: SystemFiles, meminfo: str, files: Files, available: int
 ) -> None:
     put(system, "0::/\n", files)
-    (system / "meminfo").write_text(meminfo)
-    monkeypatch.setattr(machine, "_MEMINFO", system / "meminfo")
-    assert machine.available_memory() == available
+    system.memory.write_text(meminfo)
+    assert available_memory(system) == available
 
 
 V1_OUTSIDE = "4:cpu,cpuacct:/docker/1\n5:memory:/docker/1\n0::/\n"
@@ -120,23 +118,23 @@ V1_OUTSIDE = "4:cpu,cpuacct:/docker/1\n5:memory:/docker/1\n0::/\n"
     ],
 )
 def test_the_lowest_limit_of_cpu_time_counts_rounded_up(
-    system: Path, groups: str, files: Files, limit: float | None, cores: int
+    system: SystemFiles, groups: str, files: Files, limit: float | None, cores: int
 ) -> None:
     put(system, groups, files)
-    assert cpu_limit() == limit
-    assert usable_cores() == cores
+    assert cpu_limit(system) == limit
+    assert usable_cores(system) == cores
 
 
 def test_cores_that_the_process_may_not_run_on_do_not_count(
-    system: Path, monkeypatch: pytest.MonkeyPatch
+    system: SystemFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(system, "0::/\n", {"cpu.max": "800000 100000"})
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 7})
-    assert usable_cores() == 2
+    assert usable_cores(system) == 2
 
 
-def test_a_machine_without_control_groups_has_no_limits(system: Path) -> None:
-    assert (cpu_limit(), memory_limit(), usable_cores()) == (None, None, 16)
+def test_a_machine_without_control_groups_has_no_limits(system: SystemFiles) -> None:
+    assert (cpu_limit(system), memory_limit(system), usable_cores(system)) == (None, None, 16)
 
 
 @pytest.mark.parametrize(
@@ -151,60 +149,60 @@ def test_a_machine_without_control_groups_has_no_limits(system: Path) -> None:
     ids=["container", "no limit", "nested", "version 1", "version 1 without a limit"],
 )
 def test_the_lowest_memory_limit_counts(
-    system: Path, groups: str, files: Files, limit: int | None
+    system: SystemFiles, groups: str, files: Files, limit: int | None
 ) -> None:
     put(system, groups, files)
-    assert memory_limit() == limit
+    assert memory_limit(system) == limit
 
 
-def test_one_line_says_what_may_be_used(system: Path) -> None:
+def test_one_line_says_what_may_be_used(system: SystemFiles) -> None:
     put(system, "0::/\n", {})
-    assert describe_machine() == "16 of 32 cores, no CPU limit, no memory limit"
+    assert describe_machine(system) == "16 of 32 cores, no CPU limit, no memory limit"
     put(system, "0::/\n", {"cpu.max": "150000 100000", "memory.max": str(3 * GIB // 2)})
-    assert describe_machine() == "16 of 32 cores, CPU limit 1.5, memory limit 1.5 GiB"
+    assert describe_machine(system) == "16 of 32 cores, CPU limit 1.5, memory limit 1.5 GiB"
 
 
-def test_workers_share_the_usable_cores_and_a_setting_wins(system: Path) -> None:
+def test_workers_share_the_usable_cores_and_a_setting_wins(system: SystemFiles) -> None:
     put(system, "0::/\n", {"cpu.max": "600000 100000"})
-    assert engine_limits(load_settings()).threads == 6
-    assert engine_limits(load_settings(workers=4)).threads == 1
-    assert engine_limits(load_settings(workers=2)).threads == 3
-    assert engine_limits(load_settings(workers=2, threads=9)).threads == 9
+    assert worker_threads(load_settings(), system) == 6
+    assert worker_threads(load_settings(workers=4), system) == 1
+    assert worker_threads(load_settings(workers=2), system) == 3
+    assert worker_threads(load_settings(workers=2, threads=9), system) == 9
+    assert engine_limits(load_settings()).threads == usable_cores()
 
 
-def test_an_engine_without_a_number_of_threads_takes_the_usable_cores(system: Path) -> None:
-    put(system, "0::/\n", {"cpu.max": "300000 100000"})
-    network = random_model(system / "model").network
+def test_an_engine_without_a_number_of_threads_takes_the_usable_cores(tmp_path: Path) -> None:
+    network = random_model(tmp_path / "model").network
     policy = ThreadPolicy(network.weights, network.dtype, 0)
     before = torch.get_num_threads()
     try:
         policy.apply(rows=1 << 40)
-        assert torch.get_num_threads() == 3
+        assert torch.get_num_threads() == usable_cores()
         policy.apply(rows=1)
         assert torch.get_num_threads() == 1
     finally:
         torch.set_num_threads(before)
 
 
-def test_a_memory_limit_below_what_the_settings_allow_is_told_with_a_value_that_fits(
-    system: Path, folders: Path
+def test_a_memory_limit_below_what_the_settings_allow_is_reported_with_a_value_that_fits(
+    system: SystemFiles, folders: Path
 ) -> None:
     models = [folders / "question", folders / "characters"]
     settings = load_settings(workers=2)
     need = host_bytes(settings, models)
     assert need > 2 * GIB + 4 * settings.state_host_bytes
     put(system, "0::/\n", {"memory.max": str(need)})
-    assert memory_warning(settings, models) == ""
+    assert memory_warning(settings, models, system) == ""
     put(system, "0::/\n", {"memory.max": str(need - 1)})
-    advice = memory_warning(settings, models)
+    advice = memory_warning(settings, models, system)
     assert advice.startswith("under load the server may need ")
     value = int(advice.rpartition("SRUSERVE_STATE_HOST_BYTES=")[2])
     assert settings.state_host_bytes - (1 << 20) <= value < settings.state_host_bytes
-    assert not memory_warning(load_settings(workers=2, state_host_bytes=value), models)
+    assert not memory_warning(load_settings(workers=2, state_host_bytes=value), models, system)
 
 
 def test_a_translation_system_keeps_no_states_for_which_it_would_need_memory(
-    system: Path, folders: Path, tmp_path: Path
+    system: SystemFiles, folders: Path, tmp_path: Path
 ) -> None:
     translator = tmp_path / "translator"
     translator.mkdir()
@@ -214,21 +212,22 @@ def test_a_translation_system_keeps_no_states_for_which_it_would_need_memory(
     alone = host_bytes(settings, models[:1])
     assert need - alone == settings.state_pool_bytes + settings.max_queue_bytes
     put(system, "0::/\n", {"memory.max": str(need - (100 << 20))})
-    value = int(memory_warning(settings, models).rpartition("SRUSERVE_STATE_HOST_BYTES=")[2])
+    advice = memory_warning(settings, models, system)
+    value = int(advice.rpartition("SRUSERVE_STATE_HOST_BYTES=")[2])
     assert value == settings.state_host_bytes - (100 << 20)  # of the one model that keeps states
 
 
 def test_a_memory_limit_for_which_no_such_value_fits_names_the_other_settings(
-    system: Path, folders: Path
+    system: SystemFiles, folders: Path
 ) -> None:
     put(system, "0::/\n", {"memory.max": str(GIB)})
-    advice = memory_warning(load_settings(), [folders / "question"])
+    advice = memory_warning(load_settings(), [folders / "question"], system)
     assert "memory limit is 1.0 GiB" in advice
     assert "SRUSERVE_STATE_HOST_BYTES=0 and a lower SRUSERVE_WORKERS" in advice
 
 
-def test_without_a_memory_limit_there_is_no_warning(system: Path, folders: Path) -> None:
-    assert memory_warning(load_settings(workers=256), [folders / "question"]) == ""
+def test_without_a_memory_limit_there_is_no_warning(system: SystemFiles, folders: Path) -> None:
+    assert memory_warning(load_settings(workers=256), [folders / "question"], system) == ""
 
 
 LIMITED = """
@@ -279,7 +278,7 @@ def half_a_core() -> Iterator[tuple[str, str]]:
 
 def new_group() -> Path | None:
     """A control group with half a core, in that of this process; None: it may not make any."""
-    for own in islice(control_groups.own_groups("cpu"), 1):
+    for own in islice(own_groups("cpu"), 1):
         group = own / f"sruserve-test-{os.getpid()}"
         try:
             group.mkdir()

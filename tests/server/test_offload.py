@@ -176,7 +176,7 @@ def test_who_is_cancelled_again_still_waits_for_the_thread() -> None:
     run(talk)
 
 
-def test_a_thread_that_cannot_be_started_leaves_nothing_behind(
+def test_a_thread_that_cannot_be_started_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def no_more(_: threading.Thread) -> None:

@@ -1,5 +1,6 @@
 """ONNX files behind the server: the routes, streams and tokens of a model folder."""
 
+import asyncio
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,10 +12,16 @@ from torch import Tensor
 
 from sruserve.export.onnx.export import export_onnx
 from sruserve.export.quantize.quantize import quantize
-from sruserve.export.runtime.network import OnnxNetwork
+from sruserve.export.runtime.model import load_onnx
+from sruserve.export.runtime.network import MAX_STEP_NUMBERS, OnnxNetwork
 from sruserve.kernels import RaggedBatch
+from sruserve.kernels.devices import CPU
 from sruserve.model.heads.config import HeadConfig
+from sruserve.server.engine.job import Scored
+from sruserve.server.repository.loader import engine_config
+from sruserve.server.settings import load_settings
 from tests.server.conftest import CHARACTERS, TAGS, WORDS, Serve, words_vocabulary
+from tests.server.engine.driver import Driver
 from tests.support import save_random_model
 
 QUESTION = "who wrote the play"
@@ -92,7 +99,7 @@ def test_every_route_answers_as_with_the_kernels(
     assert without_costs(native) == without_costs(onnx)
 
 
-def test_a_state_token_goes_on_with_either_engine(
+def test_a_state_token_continues_with_either_engine(
     both: tuple[httpx.Client, httpx.Client],
 ) -> None:
     whole = post(both[0], "/v1/classify", model="question", input=QUESTION + " now")["results"][0]
@@ -104,7 +111,7 @@ def test_a_state_token_goes_on_with_either_engine(
         assert rest["results"][0]["score"] == pytest.approx(whole["score"], abs=1e-4)
 
 
-def test_a_state_token_of_int8_weights_goes_on_with_either_engine(
+def test_a_state_token_of_int8_weights_continues_with_either_engine(
     both: tuple[httpx.Client, httpx.Client],
 ) -> None:
     whole = post(both[0], "/v1/score", model="small", input="To be, or not")["results"][0]
@@ -158,12 +165,7 @@ def test_a_reload_takes_the_runtime_of_the_newest_version(
     assert not kernels[1].startswith("ONNX Runtime")
 
 
-def test_the_scores_of_a_step_are_bounded(
-    serve: Serve,
-    models: Path,
-    both: tuple[httpx.Client, httpx.Client],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_scores_of_a_step_are_bounded(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hidden, rows = OnnxNetwork.hidden, []
 
     def spy(
@@ -173,12 +175,15 @@ def test_the_scores_of_a_step_are_bounded(
         rows.append(len(answers))
         return answers
 
-    whole = post(both[1], "/v1/score", model="characters", input="how far is it from here")
-    monkeypatch.setattr("sruserve.export.runtime.network._STEP_NUMBERS", 7 * len(CHARACTERS))
+    def score(max_step_numbers: int) -> Scored:
+        folder = models / "onnx" / "characters"
+        model = load_onnx(folder, None, CPU, False, 1, max_step_numbers)
+        config = engine_config(load_settings(state_pool_bytes=1 << 20), model)
+        with Driver(model, config) as driver:
+            return asyncio.run(driver.score("how far is it from here"))
+
+    whole = score(MAX_STEP_NUMBERS)
     monkeypatch.setattr(OnnxNetwork, "hidden", spy)
-    with serve(models=models / "onnx", model_folders=()) as (client, _):
-        parts = post(client, "/v1/score", model="characters", input="how far is it from here")
-    assert max(rows) == 7
-    assert parts["results"][0]["bits_per_character"] == pytest.approx(
-        whole["results"][0]["bits_per_character"], abs=1e-5
-    )
+    parts = score(7 * len(CHARACTERS))
+    assert rows[-4:] == [7, 7, 7, 1]  # after those of the warm-up
+    assert parts.log_likelihood == pytest.approx(whole.log_likelihood, abs=1e-4)

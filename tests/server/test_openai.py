@@ -107,7 +107,7 @@ def test_the_async_client_reads_many_streams_at_once(
     assert asyncio.run(all_streams()) == expected
 
 
-def test_the_offsets_of_logprobs_go_on_over_chunks(connected: openai.OpenAI) -> None:
+def test_the_offsets_of_logprobs_continue_over_chunks(connected: openai.OpenAI) -> None:
     options = {"max_tokens": 200, "logprobs": 2, "model": "words", "prompt": "How far"}
     parts = chunks(connected, **options)
     whole = create(connected, **options).choices[0]
@@ -219,7 +219,7 @@ def test_max_tokens_0_with_an_echo_scores_a_prompt(
     assert sum(behind.token_logprobs) == pytest.approx(score(PROMPT, state=state))
 
 
-def test_an_echo_comes_behind_what_an_earlier_request_held_back(connected: openai.OpenAI) -> None:
+def test_an_echo_follows_what_an_earlier_request_held_back(connected: openai.OpenAI) -> None:
     text = create(connected, max_tokens=6).choices[0].text
     body = {"return_state": True}
     first = create(connected, max_tokens=6, stop=text[-1] + "never", extra_body=body).choices[0]
@@ -228,7 +228,7 @@ def test_an_echo_comes_behind_what_an_earlier_request_held_back(connected: opena
     assert (first.text + rest.text).startswith(text + "XY")
 
 
-def test_token_ids_come_when_asked_for(connected: openai.OpenAI) -> None:
+def test_token_ids_are_sent_on_request(connected: openai.OpenAI) -> None:
     answer = create(connected, logprobs=0, extra_body={"return_token_ids": True}).choices[0]
     again = create(connected, prompt=answer.token_ids, echo=True, max_tokens=0)
     assert again.choices[0].text == answer.text
@@ -348,7 +348,7 @@ def test_keys_and_their_limits_raise_the_clients_own_errors(serve: Serve) -> Non
         assert replies[0].headers["retry-after"] == "1"
 
 
-def test_the_client_comes_again_until_a_full_queue_has_room(serve: Serve) -> None:
+def test_the_client_retries_until_a_full_queue_has_room(serve: Serve) -> None:
     with serve("characters", max_queue_requests=1, max_batch_tokens=8) as (client, application):
         engine = application.lifecycle.catalogue.with_states("characters").engine
         with connect(client, max_retries=20) as patient, ThreadPoolExecutor(1) as pool:
@@ -364,7 +364,7 @@ def test_the_client_comes_again_until_a_full_queue_has_room(serve: Serve) -> Non
         assert metric(client, refused) >= 3
 
 
-def test_an_error_in_the_middle_of_a_stream_is_raised_behind_the_text(
+def test_an_error_in_the_middle_of_a_stream_is_raised_after_the_text(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: Any) -> Any:
@@ -387,7 +387,7 @@ def test_an_error_in_the_middle_of_a_stream_is_raised_behind_the_text(
         assert create(connected).choices[0].text
 
 
-def test_a_clients_id_of_its_request_comes_back(connected: openai.OpenAI) -> None:
+def test_a_clients_id_of_its_request_is_returned(connected: openai.OpenAI) -> None:
     def request_id(options: str) -> str | None:
         headers = {"x-request-id": options}
         raw = connected.completions.with_raw_response.create(

@@ -13,7 +13,8 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from tritonclient.utils import InferenceServerException
 
 from sruserve.server.app import Application
-from sruserve.server.engine.job import Generated, Job, JobKind, Sampling, SequenceInput
+from sruserve.server.engine.job import Generated, Job, Sampling, SequenceInput
+from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.errors import EngineFailure, faults
 from sruserve.server.offload import run_in_thread
 from tests.server.conftest import LABELS, WORDS, Serve
@@ -84,7 +85,7 @@ def test_a_panic_is_a_500_that_is_counted_and_logged(
     assert good.status_code == 200
 
 
-def test_a_panic_in_a_frame_is_told_and_the_socket_stays_open(client: httpx.Client) -> None:
+def test_a_panic_in_a_frame_is_reported_and_the_socket_stays_open(client: httpx.Client) -> None:
     async def talk() -> None:
         async with connected(client) as connection:
             reply = await ask(connection, model="question", input=PANICS + " a ")
@@ -94,7 +95,9 @@ def test_a_panic_in_a_frame_is_told_and_the_socket_stays_open(client: httpx.Clie
     run(talk)
 
 
-def test_a_panic_in_a_streams_step_is_told_and_the_stream_goes_on(client: httpx.Client) -> None:
+def test_a_panic_in_a_streams_step_is_reported_and_the_stream_continues(
+    client: httpx.Client,
+) -> None:
     stream = client.post("/v1/streams", json={"model": "question"}).json()["id"]
     path = f"/v1/streams/{stream}/steps"
     reply = client.post(path, json={"step": 1, "input": PANICS + " "})
@@ -127,7 +130,7 @@ def panic() -> Any:
     SPLIT.pre_tokenize_str(PANICS)
 
 
-def test_a_panic_in_a_thread_of_its_own_reaches_whoever_waits() -> None:
+def test_a_panic_in_a_thread_of_its_own_reaches_its_waiter() -> None:
     async def wait() -> None:
         async with asyncio.timeout(60):
             await run_in_thread("panics", panic)

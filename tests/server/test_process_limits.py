@@ -5,25 +5,22 @@ from pathlib import Path
 
 import pytest
 
-from sruserve.model import control_groups
+from sruserve.model.control_groups import SystemFiles
 from sruserve.server.process_limits import process_limit
 from sruserve.server.tasks.constraint_cache import ConstraintCache
 
 
 @pytest.fixture
-def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SystemFiles:
     """A machine without limits: its control groups lie in `cgroup`, the process's are in `proc`."""
-    # stand-ins for files of the system
-    monkeypatch.setattr(control_groups, "_PROC", tmp_path / "proc")
-    monkeypatch.setattr(control_groups, "_MOUNTED", tmp_path / "cgroup")
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)
-    return tmp_path
+    return SystemFiles(tmp_path / "proc", tmp_path / "cgroup")
 
 
-def put(system: Path, groups: str, limits: dict[str, str]) -> None:
-    (system / "proc").write_text(groups)
+def put(system: SystemFiles, groups: str, limits: dict[str, str]) -> None:
+    system.groups.write_text(groups)
     for folder, limit in limits.items():
-        path = system / "cgroup" / folder
+        path = system.mounted / folder
         path.mkdir(parents=True, exist_ok=True)
         (path / "pids.max").write_text(limit + "\n")
 
@@ -41,17 +38,17 @@ def put(system: Path, groups: str, limits: dict[str, str]) -> None:
     ids=["container", "service", "outside", "first version", "no limit", "no file"],
 )
 def test_the_least_limit_of_the_control_groups_holds(
-    system: Path, groups: str, limits: dict[str, str], limit: int | None
+    system: SystemFiles, groups: str, limits: dict[str, str], limit: int | None
 ) -> None:
     put(system, groups, limits)
-    assert process_limit() == limit
+    assert process_limit(system) == limit
 
 
-def test_the_limit_of_the_user_holds(system: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limit_of_the_user_holds(system: SystemFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (400, 500))
-    assert process_limit() == 400
+    assert process_limit(system) == 400
     put(system, "0::/\n", {"": "512"})
-    assert process_limit() == 400
+    assert process_limit(system) == 400
 
 
 @pytest.mark.parametrize(

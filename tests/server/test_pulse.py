@@ -51,7 +51,7 @@ def test_an_engine_that_serves_no_more_ends_the_process(
     assert ends_after(engine, turns=turns) == seconds
 
 
-def test_a_process_is_told_to_end_once() -> None:
+def test_a_process_gets_one_signal_to_end() -> None:
     ends: list[None] = []
     pulse = Pulse(1, lambda: None, lambda: ends.append(None))
     engine = Engine(alive=False)

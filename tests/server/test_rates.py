@@ -48,7 +48,7 @@ def test_more_than_a_second_is_let_through_when_nothing_else_was_and_is_paid_wit
     assert take(tenant, 40) is None
 
 
-def test_who_waits_as_long_as_told_is_let_through() -> None:
+def test_a_client_that_waits_for_retry_after_is_served() -> None:
     chance, now = random.Random(3), 0.0
     tenant = Tenant("a", LIMITED, lambda: now)
     used = largest = 0

@@ -1,4 +1,4 @@
-"""What is refused leaves nothing behind that only the garbage collector could free: it comes rarely
+"""What is refused leaves nothing that only the garbage collector could free: it runs rarely
 where requests make no cycles, and a body may have megabytes."""
 
 import json

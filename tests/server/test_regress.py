@@ -165,7 +165,7 @@ def test_forecasts_of_a_batch_are_those_of_each(server: httpx.Client) -> None:
     assert together == [regress(server, "last", features=r, steps_ahead=4)[0] for r in batch]
 
 
-def test_a_held_stream_forecasts_and_goes_on(server: httpx.Client) -> None:
+def test_a_held_stream_forecasts_and_continues(server: httpx.Client) -> None:
     stream = server.post("/v1/streams", json={"model": "last"}).json()["id"]
     path = f"/v1/streams/{stream}/steps"
     first = server.post(path, json={"step": 1, "features": ROWS[:20], "steps_ahead": 2}).json()

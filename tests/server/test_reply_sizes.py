@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from sruserve.model.text.codec import Bytes
+from sruserve.model.text.byte_values import Bytes
 from sruserve.server.app import Application
 from sruserve.server.budget import Budget
 from sruserve.server.engine.job import Generated
@@ -168,7 +168,7 @@ def test_a_few_long_states_are_sealed_on_a_thread(
         assert "offload" not in threads
 
 
-def test_everything_that_was_counted_is_given_back(
+def test_everything_that_was_counted_is_returned(
     running: tuple[httpx.Client, Application], small: httpx.Client
 ) -> None:
     _, application = running

@@ -103,7 +103,7 @@ def test_kill_9_in_the_middle_of_200_streams_loses_and_repeats_no_character(fold
     assert [len(each.text) for each in readings] == [at + REST for at in read]
 
 
-def test_what_a_stopping_server_cannot_finish_goes_on_elsewhere(
+def test_what_a_stopping_server_cannot_finish_continues_elsewhere(
     folder: Path, tmp_path: Path, replica: httpx.Client
 ) -> None:
     body = {"prompt": "To be", "max_tokens": 100_000, "seed": 5}

@@ -20,6 +20,7 @@ import psutil
 import pytest
 import uvloop
 
+from sruserve.server.kernel_buffers import limit_buffers
 from sruserve.server.run import _accepting, _bind
 from tests.server.http.json_requests import connect
 from tests.server.kserve.raw_http2 import RawClient
@@ -125,9 +126,9 @@ def test_connections_that_wait_are_accepted_together_unless_workers_share_them(
     assert max_turns // 4 < turns <= max_turns
 
 
-def test_a_kernel_without_that_limit_serves_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(socket, "TCP_NOTSENT_LOWAT", 9999)
+def test_a_kernel_without_that_limit_serves_all_the_same() -> None:
     with _bind("127.0.0.1", 0) as listener:
+        limit_buffers(listener, unsent_option=9999)
         listener.listen()
 
 
@@ -276,7 +277,9 @@ def test_a_second_ctrl_c_does_not_wait_and_still_hands_states_back(
         assert "ERROR" not in output
 
 
-def test_what_does_not_finish_in_time_is_told_so(folders: Path, tmp_path: Path) -> None:
+def test_a_request_that_does_not_finish_in_time_gets_an_error_that_says_so(
+    folders: Path, tmp_path: Path
+) -> None:
     body = {"prompt": "To be", "max_tokens": 100_000, "stream": True}
     program, _ = slow_server(tmp_path)
     settings = {"drain_seconds": "1"}

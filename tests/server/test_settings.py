@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
+from sruserve.model.bundled import BUNDLED
 from sruserve.server.repository.discovery import find_models, loadable_models
 from sruserve.server.repository.loader import engine_limits
 from sruserve.server.setting_table import Row, setting_rows
@@ -33,7 +34,7 @@ def test_every_setting_is_documented_with_its_default_bounds_and_description(row
 
 
 @pytest.mark.parametrize("name", list(Settings.model_fields))
-def test_the_bounds_that_are_told_are_the_bounds_that_hold(name: str) -> None:
+def test_the_documented_bounds_are_the_bounds_in_force(name: str) -> None:
     (allowed,) = [r.allowed for r in setting_rows() if r.variable == variable_name(name)]
     if match := re.fullmatch(r"(?:(\d+) to (\d+)|from (\d+)|above (\d+))", allowed):
         low, high, least, above = (int(n) if n else None for n in match.groups())
@@ -55,7 +56,7 @@ def test_every_documented_setting_exists() -> None:
     assert len(rows) == len(Settings.model_fields)
 
 
-def test_settings_come_from_the_environment_and_arguments_win(
+def test_settings_are_taken_from_the_environment_and_arguments_win(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SRUSERVE_PORT", "9000")
@@ -157,6 +158,17 @@ def test_given_folders_win_over_the_folder_of_models(folders: Path) -> None:
     assert [path.name for path in chosen] == ["question"]
 
 
+def test_a_bundled_model_is_served_by_its_name_unless_a_folder_of_models_has_it(
+    folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = load_settings(model_folders=(Path("sentiment"), folders / "question"))
+    assert find_models(settings) == (BUNDLED / "sentiment", (folders / "question").resolve())
+    assert loadable_models(settings).keys() == {"sentiment", "question"}
+    shutil.copytree(folders / "question", tmp_path / "sentiment")
+    assert find_models(settings)[0] == (tmp_path / "sentiment").resolve()
+
+
 def test_missing_empty_and_ambiguous_folders_are_explained(folders: Path, tmp_path: Path) -> None:
     twin = tmp_path / "twin" / "question"
     twin.mkdir(parents=True)
@@ -168,7 +180,10 @@ def test_missing_empty_and_ambiguous_folders_are_explained(folders: Path, tmp_pa
             load_settings(model_folders=(tmp_path,)),
             "neither config.json nor model.onnx, and no numeric",
         ),
-        (load_settings(model_folders=(tmp_path / "absent",)), "there is no folder .*/absent; name"),
+        (
+            load_settings(model_folders=(tmp_path / "absent",)),
+            "there is no folder .*/absent; name .* or a bundled model: entities, numbers, question",
+        ),
         (load_settings(model_folders=(twin / "config.json",)), "config.json is a file"),
         (
             load_settings(model_folders=(twin.parent,)),
@@ -209,7 +224,7 @@ def test_a_folder_may_have_a_name_in_any_script(folders: Path, tmp_path: Path) -
 
 @pytest.mark.parametrize("path", ["\0", "a" * 5000, "\ud800"], ids=["null", "long", "surrogate"])
 @pytest.mark.parametrize("name", ["models", "model_folders"])
-def test_a_path_that_no_file_can_have_is_told_with_its_setting(name: str, path: str) -> None:
+def test_a_path_that_no_file_can_have_is_reported_with_its_setting(name: str, path: str) -> None:
     value: Any = Path(path) if name == "models" else (Path(path),)
     with pytest.raises(SettingsError) as caught:
         find_models(load_settings(**{name: value}))
@@ -237,7 +252,7 @@ def test_a_dtype_holds_for_all_models_or_for_the_named_ones(
         dtypes_by_model(load_settings(), "ac")
 
 
-def test_the_engine_is_told_the_memory_for_states() -> None:
+def test_the_engine_gets_the_memory_for_states() -> None:
     limits = engine_limits(load_settings(state_pool_bytes=5, state_host_bytes=7))
     assert (limits.state_pool_bytes, limits.state_host_bytes) == (5, 7)
 

@@ -13,7 +13,7 @@ from tokenizers import Regex, Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Sequence, Split, WhitespaceSplit
 
-from sruserve.model.text.codec import Words
+from sruserve.model.text.words import Words
 from sruserve.server.offload import THREADS, Offload
 from tests.server.conftest import LABELS, WORDS, Serve, words_vocabulary
 from tests.server.observing import until

@@ -12,7 +12,8 @@ import pytest
 
 from sruserve.server.auth import Spent, Tenant, Tenants
 from sruserve.server.engine.engine import Engine
-from sruserve.server.engine.job import Generated, Job, JobKind
+from sruserve.server.engine.job import Generated, Job
+from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.errors import (
     DeadlineExceeded,
     EngineFailure,
@@ -113,7 +114,7 @@ def test_a_state_belongs_to_the_tenant_that_got_it(guarded: httpx.Client) -> Non
     assert stolen.json()["error"]["code"] == "state_wrong_tenant"
 
 
-def test_a_tenant_over_its_requests_is_told_when_to_come_back(serve: Serve) -> None:
+def test_the_error_of_a_tenant_over_its_requests_says_when_to_retry(serve: Serve) -> None:
     keys = json.dumps(
         [
             {"tenant": "slow", "key": ACME, "requests_per_second": 2},
@@ -145,7 +146,7 @@ def test_questions_about_models_count_and_probes_do_not(serve: Serve, path: str)
         assert client.get("/readyz", headers=bearer(ACME)).status_code == 200
 
 
-def test_steps_count_before_they_are_computed_and_what_is_not_used_is_given_back(
+def test_steps_count_before_they_are_computed_and_what_is_not_used_is_returned(
     serve: Serve,
 ) -> None:
     keys = json.dumps([{"key": ACME, "steps_per_second": 100}])
@@ -317,7 +318,7 @@ def test_work_without_a_key_has_no_owner() -> None:
     assert Tenants(read_keys(f"acme:{OTHER}", None)).authenticate(f"bearer {OTHER}").owner == "acme"
 
 
-def test_limits_that_do_not_count_are_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_limits_that_do_not_count_are_reported(caplog: pytest.LogCaptureFixture) -> None:
     limited = {"tenant": "acme", "key": ACME, "state_bytes": 10}
     last = {"tenant": "acme", "key": OTHER}
     for listed in ([limited, last], [limited, last | {"state_bytes": 10}]):

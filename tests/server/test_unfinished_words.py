@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from sruserve.model.text.codec import Words
+from sruserve.model.text.words import Words
 from sruserve.server.app import Application
 from sruserve.server.budget import Hold
 from sruserve.server.engine.engine import Engine

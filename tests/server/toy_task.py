@@ -4,7 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from sruserve.server.engine.job import Embedded, JobKind, SequenceInput
+from sruserve.server.engine.job import Embedded, SequenceInput
+from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.tasks.caller import Caller
 from sruserve.server.tasks.per_input import Results, compute

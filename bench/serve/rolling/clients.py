@@ -41,7 +41,7 @@ RETRIES = {
 class Client:
     """Sends requests until it is stopped.
 
-    done: requests that ended well. continued: how often it went on elsewhere, by the rules.
+    done: requests that ended well. continued: how often it continued elsewhere, by the rules.
     text: what was generated, for `seed`; empty if the client classifies. replica: the name of the
     one that sends a completion at the moment.
     """

@@ -35,8 +35,8 @@ _BATCHES = Row(
         Panel(
             "Batch size", "short",
             "Sequences in one step. It grows by itself with the load; nobody waits for a batch to "
-            "fill. Near 1 under load: requests come one after another from few connections, so let "
-            "clients send several at a time.",
+            "fill. Near 1 under load: requests arrive one after another from few connections, so "
+            "let clients send several at a time.",
             [
                 Query(mean("sru_batch_size"), "mean"),
                 Query(quantile(0.95, "sru_batch_size"), "p95"),
@@ -67,7 +67,7 @@ _WAITING = Row(
         Panel(
             "Wait for the first step", "s",
             "From a request submitted to its first step. On a server with room it is at most the "
-            "step that runs. If it grows steadily, more work comes than is done: add replicas.",
+            "step that runs. If it grows steadily, more work arrives than is done: add replicas.",
             quantiles("sru_queue_seconds"),
         ),
         Panel(

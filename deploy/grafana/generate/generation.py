@@ -16,7 +16,7 @@ _READER = Row(
         ),
         Panel(
             "Inter-character gap", "s",
-            "From one piece of a streamed text to the next; the characters of one event come "
+            "From one piece of a streamed text to the next; the characters of one event arrive "
             "together. It is between SRUSERVE_FLUSH_MS and SRUSERVE_FLUSH_MAX_MS. Above: the steps "
             "are too slow for all running streams, so add replicas.",
             quantiles("sru_character_gap_seconds"),
@@ -46,7 +46,7 @@ _OUTPUT = Row(
             "Completions by outcome", "reqps",
             "Completions that ended in a second, without those over KServe. `cancelled`: the "
             "client left before the end. Many of them: texts are longer than clients want, so "
-            "lower their `max_tokens`, or come too slowly, so add replicas.",
+            "lower their `max_tokens`, or arrive too slowly, so add replicas.",
             [Query(rate("sru_requests_total", _COMPLETIONS, by="outcome"), "{{outcome}}")],
         ),
         Panel(

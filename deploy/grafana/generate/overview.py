@@ -159,7 +159,7 @@ _LATENCY = Row(
         Panel(
             "Queue time", "s",
             "From a request submitted to its first step. An idle server starts at once. If it "
-            "grows steadily, more work comes than is done: add replicas.",
+            "grows steadily, more work arrives than is done: add replicas.",
             [*quantiles("sru_queue_seconds"), objective("queue")],
         ),
     ],

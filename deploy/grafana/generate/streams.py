@@ -97,14 +97,14 @@ _HELD = Row(
         Panel(
             "Steps", "ops",
             "Steps that were computed, and steps that were sent again and answered from the store. "
-            "Many repeated ones: clients time out before their replies come, so raise their "
+            "Many repeated ones: clients time out before their replies arrive, so raise their "
             "limit, or connections break: look at the proxies.",
             [Query(rate("sru_stream_steps_total", by="outcome"), "{{outcome}}")],
         ),
         Panel(
             "Expired streams", "ops",
-            "Streams in memory that were idle for too long. Many: clients leave streams behind, or "
-            "come back too late, so raise SRUSERVE_STREAM_IDLE_SECONDS.",
+            "Streams in memory that were idle for too long. Many: clients abandon streams, or "
+            "return too late, so raise SRUSERVE_STREAM_IDLE_SECONDS.",
             [Query(rate("sru_streams_expired_total", by="model"), "{{model}}")],
         ),
         Panel(

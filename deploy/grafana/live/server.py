@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 
 from deploy.grafana.live.load import CLASSIFIER, WRITER
-from sruserve.server.repository.discovery import BUNDLED
+from sruserve.model.bundled import BUNDLED
 
 _MODELS = (BUNDLED / CLASSIFIER, BUNDLED / WRITER)
 _SETTINGS = {

@@ -1,4 +1,4 @@
-"""A graph against the network that it came from: random inputs, lengths and splits."""
+"""A graph against its network: random inputs, lengths and splits."""
 
 from typing import Any
 

@@ -63,7 +63,7 @@ def _sums(
 
 
 def _ended(graph: Graph, ending: Ending, begun: Value | None, width: int, count: Value) -> Value:
-    """Return the sums of windows that end behind the input, see `Ending.sums`."""
+    """Return the sums of windows that end after the input, see `Ending.sums`."""
     op, name = graph.op, f"ending.{ending.taps}"
     filling = ending.filling
     if begun is None:

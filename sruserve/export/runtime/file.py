@@ -25,7 +25,7 @@ from sruserve.export.runtime.weights import (
 from sruserve.model.config import ModelConfig, explain, parse_config
 from sruserve.model.errors import CheckpointError
 from sruserve.model.files import read_regular
-from sruserve.model.text.codec import BYTES_FILE, WORDS_FILE
+from sruserve.model.text.vocabulary_files import BYTES_FILE, WORDS_FILE
 
 _EXPORT = "make it again by `sruserve export onnx`"
 _LARGEST_FILE = 2 << 30  # bytes: a protocol buffer holds no more

@@ -12,13 +12,13 @@ from sruserve.export.onnx.integer import INTEGER_TOLERANCE
 from sruserve.export.onnx.metadata import CASE_NUMBERS
 from sruserve.export.onnx.signature import answer_of, signature_of
 from sruserve.export.runtime.file import OnnxFile, read_onnx
-from sruserve.export.runtime.network import OnnxNetwork
+from sruserve.export.runtime.network import MAX_STEP_NUMBERS, OnnxNetwork
 from sruserve.export.runtime.session import GraphSession, runs_on_cpu
 from sruserve.model.errors import CheckpointError, DTypeError, FolderError
 from sruserve.model.folder import Model
 from sruserve.model.heads.crf import LinearChain, crf_shapes
-from sruserve.model.text.codec import WORDS_FILE, make_codec
 from sruserve.model.text.tokenizer_trial import check_tokenizer
+from sruserve.model.text.vocabulary_files import WORDS_FILE, make_codec
 from sruserve.model.versions import FIRST, ONNX_FILE, STEP_FILE, newest
 
 TRIAL_SECONDS = 60.0  # of a file's case, which has some steps of some streams
@@ -26,9 +26,16 @@ _TOLERANCE = 1e-4  # between machines: a graph that is another one differs by mo
 
 
 def load_onnx(
-    path: Path, dtype: str | None, device: torch.device, allow_cpu: bool, threads: int
+    path: Path,
+    dtype: str | None,
+    device: torch.device,
+    allow_cpu: bool,
+    threads: int,
+    max_step_numbers: int = MAX_STEP_NUMBERS,
 ) -> Model:
     """Load an ONNX file, or a folder with `model.onnx` and, if the model streams, `step.onnx`.
+
+    max_step_numbers: see `OnnxNetwork`.
 
     Raises `FolderError`, `CheckpointError`, `ConfigError`, `DTypeError` or
     `RuntimePlacementError`.
@@ -53,7 +60,7 @@ def load_onnx(
             raise FolderError(
                 f"{step.path} is not the graph of one step of {ONNX_FILE}: export the model again"
             )
-    network = _network(sequence, step, device, allow_cpu, threads)
+    network = _network(sequence, step, device, allow_cpu, threads, max_step_numbers)
     if WORDS_FILE in sequence.vocabulary:
         check_tokenizer(sequence.vocabulary[WORDS_FILE], sequence.path)
     codec = make_codec(sequence.vocabulary, sequence.path)
@@ -78,6 +85,7 @@ def _network(
     device: torch.device,
     allow_cpu: bool,
     threads: int,
+    max_step_numbers: int,
 ) -> OnnxNetwork:
     sessions = {}
     for file in filter(None, (sequence, step)):
@@ -96,6 +104,7 @@ def _network(
         sequence.parameters,
         crf,
         onnxruntime.__version__,
+        max_step_numbers,
     )
 
 

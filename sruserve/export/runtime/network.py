@@ -13,11 +13,11 @@ from sruserve.kernels.devices import copy_to_device
 from sruserve.model.config import ModelConfig
 from sruserve.model.errors import CaseError
 from sruserve.model.heads.crf import LinearChain
-from sruserve.model.heads.softmaxes import LOGITS, activation, over_words
+from sruserve.model.heads.softmaxes import MAX_NUMBERS, activation, over_words
 from sruserve.model.runtime import Streamable
 
 _ROWS = 4096  # of a padded batch
-_STEP_NUMBERS = 16 * LOGITS  # of the answers of one step of the engine
+MAX_STEP_NUMBERS = 16 * MAX_NUMBERS  # of the answers of one step of the engine
 _EXACTNESS = "1e-5: the runtime's products may depend on the number of rows"
 _EXACTNESS_OF_INTEGERS = (
     "to the rounding of int8: products are exact, but the runtime's other operators may depend on "
@@ -30,6 +30,7 @@ class OnnxNetwork(Streamable):
 
     sequence: the graph of whole sequences. step: that of one step, if there is one.
     weights: number of the weights' numbers. crf: that of a tagger.
+    max_step_numbers: of the answers of one step of the engine, which are in memory together.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class OnnxNetwork(Streamable):
         weights: int,
         crf: LinearChain | None,
         version: str,
+        max_step_numbers: int = MAX_STEP_NUMBERS,
     ) -> None:
         self.config, self.layout = config, config.layout
         self.dtype, self.device = torch.float32, sequence.device
@@ -53,7 +55,7 @@ class OnnxNetwork(Streamable):
         self._input = "features" if config.vocab_size is None else "ids"
         self._width = config.rnn.output_size if config.outputs is None else config.outputs
         # The scores of all words at all rows of a step are in memory at the same time.
-        self.max_step_rows: int | None = max(1, _STEP_NUMBERS // self._width)
+        self.max_step_rows: int | None = max(1, max_step_numbers // self._width)
 
     @property
     def pooled_width(self) -> int | None:
@@ -144,7 +146,7 @@ class OnnxNetwork(Streamable):
         longest = int(counts.max())
         size = max(1, longest)
         if self.config.answers_by_step:
-            size = max(1, LOGITS // (self._width * len(counts)))
+            size = max(1, MAX_NUMBERS // (self._width * len(counts)))
         elif (place[_all_but_last(begins, counts)] >= 0).any():
             if not self.supports_streaming:
                 raise CaseError(

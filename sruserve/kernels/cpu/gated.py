@@ -9,11 +9,15 @@ from sruserve.kernels.panel_weight import GROUP
 from sruserve.kernels.ragged import RaggedBatch
 
 
-def cpu_gated_scan(u: Tensor, cell: GatedCell, batch: RaggedBatch, out: Tensor) -> None:
+def cpu_gated_scan(
+    u: Tensor, cell: GatedCell, batch: RaggedBatch, out: Tensor, work: Tensor | None = None
+) -> None:
     """Run `reference_gated_scan` in one call; the rows of `u` and `out` are contiguous.
 
     The bits of a sequence depend only on its own inputs and the instruction set: not on the batch,
     the split of time into calls, or the number of threads.
+
+    work: float32 memory for the steps; None: it is allocated.
 
     Raises ValueError or IndexError, before it writes anything, for tensors that do not fit.
     """
@@ -41,8 +45,9 @@ def cpu_gated_scan(u: Tensor, cell: GatedCell, batch: RaggedBatch, out: Tensor) 
         if not (tensor.is_cpu and tensor.is_contiguous()):
             raise ValueError("states, offsets, source and target must be contiguous on the CPU")
     order = offsets.diff().argsort(descending=True, stable=True)
-    padded = -(-width // GROUP) + -(-outputs // GROUP)
-    work = torch.empty(sequences * 2 * padded * GROUP)
+    if work is None:
+        padded = -(-width // GROUP) + -(-outputs // GROUP)
+        work = torch.empty(sequences * 2 * padded * GROUP)
     cpu.call(
         "sru_gated",
         cpu.GATED.pack(

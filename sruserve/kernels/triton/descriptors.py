@@ -13,54 +13,54 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from sruserve.kernels.triton import tiles
-from sruserve.kernels.triton.tiles import (
-    DESCRIPTOR_OUTPUTS,
-    DESCRIPTOR_ROWS,
-    LINEAR_DESCRIPTORS,
-)
+from sruserve.kernels.triton.tiles import LINEAR_DESCRIPTORS, LinearTile
 
 _ALIGNED = 16  # bytes: a descriptor's address
 _GROUP = 8  # blocks of rows that share a block of the weight while it is in the L2 cache
 
 
-def takes_descriptors(x: Tensor, weight: Tensor, out: Tensor, capability: tuple[int, int]) -> bool:
+def takes_descriptors(
+    x: Tensor,
+    weight: Tensor,
+    out: Tensor,
+    capability: tuple[int, int],
+    tile: LinearTile = LINEAR_DESCRIPTORS,
+) -> bool:
     """Whether `descriptor_linear` computes a product without bias of x (rows, in) into `out`.
 
     Its tiles have to divide the weight (out, in): nothing else has been measured. All are
     contiguous; a view that begins between two multiples of 16 bytes is for `linear_kernel`.
     """
-    tile, (outputs, inputs) = LINEAR_DESCRIPTORS, weight.shape
+    outputs, inputs = weight.shape
     return (
         capability[0] == 9
         and x.dtype.itemsize == 2
-        and tiles.SHARED_COLUMNS is None
-        and len(x) >= DESCRIPTOR_ROWS
-        and outputs >= DESCRIPTOR_OUTPUTS
+        and tiles.shared_columns() is None
+        and len(x) >= tiles.DESCRIPTOR_ROWS
+        and outputs >= tiles.DESCRIPTOR_OUTPUTS
         and outputs % tile.columns == 0
         and inputs % tile.depth == 0
         and all(tensor.data_ptr() % _ALIGNED == 0 for tensor in (x, weight, out))
     )
 
 
-def descriptor_linear(x: Tensor, weight: Tensor, out: Tensor) -> Tensor:
-    """Compute out = x @ weight.T, summed in float32 from the first input upward.
+def descriptor_linear(
+    x: Tensor, weight: Tensor, out: Tensor, tile: LinearTile = LINEAR_DESCRIPTORS
+) -> Tensor:
+    """Compute and return out = x @ weight.T, summed in float32 from the first input upward.
 
     x: (rows, in), bfloat16 or float16. weight: (out, in). out: (rows, out). All have one dtype and
     device, and are contiguous.
-
-    Returns out.
     """
-    tile, (outputs, inputs) = LINEAR_DESCRIPTORS, weight.shape
-    blocks = -(-len(x) // tile.rows) * -(-outputs // tile.columns)
-    programs = min(blocks, multiprocessors(x.device))
+    blocks = -(-len(x) // tile.rows) * -(-len(weight) // tile.columns)
     with torch.cuda.device_of(x):  # Triton launches on the current device
-        descriptor_kernel[(programs,)](
+        descriptor_kernel[(min(blocks, multiprocessors(x.device)),)](
             TensorDescriptor.from_tensor(x, [tile.rows, tile.depth]),
             TensorDescriptor.from_tensor(weight, [tile.columns, tile.depth]),
             TensorDescriptor.from_tensor(out, [tile.rows, tile.columns]),
             len(x),
-            IN=inputs,
-            OUT=outputs,
+            IN=weight.shape[1],
+            OUT=len(weight),
             ROWS=tile.rows,
             COLUMNS=tile.columns,
             DEPTH=tile.depth,

@@ -104,6 +104,7 @@ SAMPLE_VOCABULARY = 4096  # the most tokens that one program can sort
 # columns on an H100; `python -m bench.gpu --groups bits` shows it on another device. Where it shows
 # other bits, set 32, the most that fits with four gates: long inputs are then slower.
 SHARED_COLUMNS: int | None = None
+_shared_columns = SHARED_COLUMNS
 
 # Rows up to which tensor cores gain nothing in a step, by the size of the dtype.
 _VECTOR_ROWS = {2: 2, 4: 15}
@@ -222,9 +223,20 @@ def sample_warps(vocabulary: int) -> int:
     return min(max(vocabulary // 128, 1), 16)
 
 
+def share_columns(columns: int | None) -> None:
+    """Give all tiles of products these columns in this process; None: each its own."""
+    global _shared_columns
+    _shared_columns = columns
+
+
+def shared_columns() -> int | None:
+    """Return the columns of all tiles of products: `SHARED_COLUMNS`, or those that were chosen."""
+    return _shared_columns
+
+
 def with_shared_columns(tile: LinearTile) -> LinearTile:
-    """Return the tile with `SHARED_COLUMNS`, if they are set."""
-    return tile if SHARED_COLUMNS is None else replace(tile, columns=SHARED_COLUMNS)
+    """Return the tile with the shared columns, if there are any."""
+    return tile if _shared_columns is None else replace(tile, columns=_shared_columns)
 
 
 def _from_rows(steps: tuple[tuple[int, LinearTile], ...], rows: int) -> LinearTile:
@@ -232,7 +244,7 @@ def _from_rows(steps: tuple[tuple[int, LinearTile], ...], rows: int) -> LinearTi
 
 
 def _is_narrow(rows: int, capability: tuple[int, int]) -> bool:
-    if SHARED_COLUMNS is not None or rows > _NARROW_ROWS:
+    if _shared_columns is not None or rows > _NARROW_ROWS:
         return False
     from sruserve.kernels.triton.support import is_used  # with Triton, which others lack
 

@@ -77,7 +77,10 @@ class CNNConfig(Unidirectional, StackConfig):
             )
         expected = len(self.filter_widths)
         if isinstance(self.padding, tuple) and len(self.padding) != expected:
-            raise ValueError(f"padding lists {len(self.padding)} numbers for {expected} widths")
+            raise ValueError(
+                f"padding lists {len(self.padding)} numbers for {expected} widths: list one for "
+                "each"
+            )
         if (products := sum(c * w for c, w, _ in self.convolutions)) > _MAX_PRODUCTS:
             raise ValueError(
                 f"hidden_size and filter_widths give a step {products:,} products; the limit is "

@@ -13,17 +13,31 @@ from sruserve.model.heads.pairs import PairFeatures, StepScores
 from sruserve.model.heads.pooling import PoolLayer, PoolLayers
 from sruserve.model.heads.row_layers import make_layers, widest
 from sruserve.model.heads.segments import FinalAttentionPool
-from sruserve.model.heads.softmaxes import AdaptiveHead, Head, LayeredHead, LinearHead, MixtureHead
+from sruserve.model.heads.softmaxes import (
+    MAX_NUMBERS,
+    AdaptiveHead,
+    Head,
+    LayeredHead,
+    LinearHead,
+    MixtureHead,
+)
 from sruserve.model.state import StateLayout
 
 
 def make_head(
-    config: HeadConfig, tensors: Mapping[str, Tensor], outputs: int | None, builder: Builder
+    config: HeadConfig,
+    tensors: Mapping[str, Tensor],
+    outputs: int | None,
+    builder: Builder,
+    max_numbers: int = MAX_NUMBERS,
 ) -> Head | None:
-    """Build a head from the tensors that `HeadConfig.shapes` names, and a plain embedding's."""
+    """Build a head from the tensors that `HeadConfig.shapes` names, and a plain embedding's.
+
+    max_numbers: limit on intermediate numbers of the head at a time.
+    """
     if outputs is None:
         return None
-    head = _scorer(config, tensors, outputs, builder)
+    head = _scorer(config, tensors, outputs, builder, max_numbers)
     if not config.layers and not config.output_layers:
         return head
     return LayeredHead(
@@ -32,6 +46,7 @@ def make_head(
         make_layers(config.output_layers, tensors, "output_layers.", builder),
         outputs,
         widest((*config.layers, *config.output_layers)),
+        max_numbers,
     )
 
 
@@ -92,7 +107,11 @@ def make_final(config: HeadConfig, width: int, layout: StateLayout) -> FinalStat
 
 
 def _scorer(
-    config: HeadConfig, tensors: Mapping[str, Tensor], outputs: int, builder: Builder
+    config: HeadConfig,
+    tensors: Mapping[str, Tensor],
+    outputs: int,
+    builder: Builder,
+    max_numbers: int,
 ) -> Head:
     """Build the part of a head that its own layers surround."""
     if config.adaptive:
@@ -102,13 +121,15 @@ def _scorer(
             builder.linear(tensors[f"output.{i}.weight"], tensors[f"output.{i}.bias"])
             for i in range(len(clusters))
         ]
-        return AdaptiveHead(clusters, builder.linear(torch.cat(projections, 1).T), linears)
+        projection = builder.linear(torch.cat(projections, 1).T)
+        return AdaptiveHead(clusters, projection, linears, max_numbers)
     weight = tensors["embedding.weight" if config.tied else "output.weight"]
     linear = builder.linear(weight, tensors["output.bias"] if config.bias else None)
     if not config.experts:
-        return LinearHead(linear)
+        return LinearHead(linear, max_numbers)
     return MixtureHead(
         prior=builder.linear(tensors["output.prior.weight"]),
         latent=builder.linear(tensors["output.latent.weight"], tensors["output.latent.bias"]),
         decoder=linear,
+        max_numbers=max_numbers,
     )

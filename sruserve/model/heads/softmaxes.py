@@ -11,7 +11,7 @@ from sruserve.kernels import LinearOp, padded_rows, uses_triton
 from sruserve.model.clusters import Cluster
 from sruserve.model.heads.row_layers import RowMap, sigmoid
 
-LOGITS = 1 << 22  # limit on a head's intermediate numbers at a time
+MAX_NUMBERS = 1 << 22  # limit on a head's intermediate numbers at a time
 SMALLEST = 1e-8  # a mixture's training adds this to a probability before the logarithm
 
 
@@ -36,17 +36,20 @@ class Head(Protocol):
 
 
 class LinearHead:
-    """One linear layer, then a softmax."""
+    """One linear layer, then a softmax.
 
-    def __init__(self, linear: LinearOp) -> None:
+    max_numbers: limit on intermediate numbers at a time, as for every head.
+    """
+
+    def __init__(self, linear: LinearOp, max_numbers: int = MAX_NUMBERS) -> None:
         self.linear: LinearOp | None = linear
-        self._linear = linear
+        self._linear, self._max_numbers = linear, max_numbers
 
     def __call__(self, hidden: Tensor) -> Tensor:
         """See `Head`."""
         if uses_triton(hidden.device):  # round once, like a step of a burst
             return self._linear(hidden, torch.float32)
-        return in_pieces(self._scores, hidden, self._linear.outputs)
+        return in_pieces(self._scores, hidden, self._linear.outputs, 1, self._max_numbers)
 
     def log_probs(self, scores: Tensor) -> Tensor:
         """See `Head`."""
@@ -69,14 +72,18 @@ class AdaptiveHead:
     linear: LinearOp | None = None
 
     def __init__(
-        self, clusters: Sequence[Cluster], projection: LinearOp, linears: Sequence[LinearOp]
+        self,
+        clusters: Sequence[Cluster],
+        projection: LinearOp,
+        linears: Sequence[LinearOp],
+        max_numbers: int = MAX_NUMBERS,
     ) -> None:
-        self._clusters = clusters
+        self._clusters, self._max_numbers = clusters, max_numbers
         self._projection, self._linears = projection, linears
 
     def __call__(self, hidden: Tensor) -> Tensor:
         """See `Head`. The scores are log-probabilities."""
-        return in_pieces(self._scores, hidden, self._clusters[-1].end)
+        return in_pieces(self._scores, hidden, self._clusters[-1].end, 1, self._max_numbers)
 
     def log_probs(self, scores: Tensor) -> Tensor:
         """See `Head`."""
@@ -106,13 +113,20 @@ class MixtureHead:
 
     linear: LinearOp | None = None
 
-    def __init__(self, prior: LinearOp, latent: LinearOp, decoder: LinearOp) -> None:
+    def __init__(
+        self,
+        prior: LinearOp,
+        latent: LinearOp,
+        decoder: LinearOp,
+        max_numbers: int = MAX_NUMBERS,
+    ) -> None:
         self._prior, self._latent, self._decoder = prior, latent, decoder
+        self._max_numbers = max_numbers
 
     def __call__(self, hidden: Tensor) -> Tensor:
         """See `Head`. The scores are logarithms of the probabilities plus 1e-8."""
         experts = self._prior.outputs
-        return in_pieces(self._scores, hidden, self._decoder.outputs, experts)
+        return in_pieces(self._scores, hidden, self._decoder.outputs, experts, self._max_numbers)
 
     def log_probs(self, scores: Tensor) -> Tensor:
         """See `Head`."""
@@ -139,14 +153,21 @@ class LayeredHead:
     linear: LinearOp | None = None
 
     def __init__(
-        self, before: RowMap | None, head: Head, after: RowMap | None, outputs: int, widest: int
+        self,
+        before: RowMap | None,
+        head: Head,
+        after: RowMap | None,
+        outputs: int,
+        widest: int,
+        max_numbers: int = MAX_NUMBERS,
     ) -> None:
         self._before, self._head, self._after = before, head, after
+        self._max_numbers = max_numbers
         self._outputs, self._copies = outputs, max(1, -(-widest // outputs))
 
     def __call__(self, hidden: Tensor) -> Tensor:
         """See `Head`."""
-        return in_pieces(self._scores, hidden, self._outputs, self._copies)
+        return in_pieces(self._scores, hidden, self._outputs, self._copies, self._max_numbers)
 
     def log_probs(self, scores: Tensor) -> Tensor:
         """See `Head`."""
@@ -158,15 +179,19 @@ class LayeredHead:
 
 
 def in_pieces(
-    scores: Callable[[Tensor], Tensor], hidden: Tensor, outputs: int, copies: int = 1
+    scores: Callable[[Tensor], Tensor],
+    hidden: Tensor,
+    outputs: int,
+    copies: int = 1,
+    max_numbers: int = MAX_NUMBERS,
 ) -> Tensor:
     """Apply `scores` to rows; returns (rows, outputs), float32.
 
-    Works on a few rows at a time if their numbers would exceed `LOGITS`.
+    Works on a few rows at a time if their numbers would exceed `max_numbers`.
 
     copies: number of copies of a row's `outputs` numbers in memory.
     """
-    rows = max(1, LOGITS // (outputs * copies) // 8 * 8)
+    rows = max(1, max_numbers // (outputs * copies) // 8 * 8)
     total = hidden.shape[0]
     if total <= rows:
         result = scores(padded(hidden))

@@ -161,7 +161,8 @@ def describe(
         label_names = [str(i) for i in range(outputs)] if names is None else names
         if len(label_names) != outputs or len(set(label_names)) != len(label_names):
             raise OptionError(
-                f"--labels: {len(set(label_names))} different labels for {outputs} classes"
+                f"--labels: {len(set(label_names))} different labels for {outputs} classes: "
+                "name each class once, in id order"
             )
         labels = dict(enumerate(label_names))
     elif names is not None and task != "regress":
@@ -174,7 +175,8 @@ def describe(
         return config_of(imported, task, head, labels, values)
     except ValidationError as error:
         raise CheckpointError(
-            f"the checkpoint is not a network for task {task}: {explain(error)}"
+            f"the checkpoint is not a network for task {task}: {explain(error)}; choose another "
+            "--task, or correct --options"
         ) from error
 
 
@@ -240,7 +242,8 @@ def _outputs(task: Task, imported: Imported) -> int:
         return imported.vocab_size
     if weight is None:
         raise CheckpointError(
-            f"task {task} needs output.weight with a row for each class; the checkpoint has none"
+            f"task {task} needs output.weight with a row for each class; the checkpoint has none: "
+            "choose another --task, or name the output layer with --rename OLD=output"
         )
     return len(weight)
 

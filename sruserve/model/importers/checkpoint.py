@@ -163,11 +163,11 @@ def _check_shared(path: Path, tensors: Mapping[Any, Tensor]) -> None:
     Tied weights share theirs, so a few times as many are fine.
     """
     storages = {tensor.untyped_storage().data_ptr(): tensor for tensor in tensors.values()}
-    held = sum(tensor.untyped_storage().nbytes() for tensor in storages.values())
+    stored = sum(tensor.untyped_storage().nbytes() for tensor in storages.values())
     size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
-    if size > max(_MAX_SHARES * held, _SMALL_BYTES):
+    if size > max(_MAX_SHARES * stored, _SMALL_BYTES):
         raise CheckpointError(
-            f"{path} has tensors of {size:,} bytes, which share {held:,} bytes: save copies of "
+            f"{path} has tensors of {size:,} bytes, which share {stored:,} bytes: save copies of "
             "those that belong to it (tensor.clone())"
         )
 

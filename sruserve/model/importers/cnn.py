@@ -53,7 +53,8 @@ def read(tensors: Mapping[str, Tensor], options: Options | None, task: Task) -> 
         if convolution.inputs != convolutions[0].inputs:
             raise CheckpointError(
                 f"{modules[0].name} reads {convolutions[0].inputs} numbers in a step, but another "
-                f"convolution {convolution.inputs}: only convolutions side by side are served"
+                f"convolution {convolution.inputs}: only convolutions side by side are served, not "
+                "one after another"
             )
     assumed: list[str] = []
     fields = _fields(convolutions, own, modules[0].name, assumed)
@@ -96,13 +97,18 @@ def _tables(tensors: Mapping[str, Tensor], channels: object) -> tuple[dict[str, 
             )
         return own, []
     if not isinstance(channels, list) or not channels:
-        raise OptionError("--options: channels must be a list of embeddings' names")
+        raise OptionError(
+            f"--options: channels is {shown(channels)}; it must be a list of embeddings' names"
+        )
     names = [str(name).removesuffix(".weight") + ".weight" for name in channels]
     for name in names:
         if matrix_of(tensors, name) is None:
-            raise OptionError(f"--options: channels: there is no matrix {shown(name)}")
+            raise OptionError(
+                f"--options: channels: there is no matrix {shown(name)}; name embeddings of the "
+                "checkpoint"
+            )
     if len(set(names)) < len(names):
-        raise OptionError("--options: channels names an embedding twice")
+        raise OptionError("--options: channels names an embedding twice; name each once")
     return {name: tensors[name] for name in names}, [name for name in own if name not in names]
 
 
@@ -115,7 +121,7 @@ def _joined(tables: Mapping[str, Tensor]) -> Tensor:
     if len({len(table) for table in tables.values()}) > 1:
         raise CheckpointError(
             f"{', '.join(map(short, tables))} have different numbers of rows; channels read the "
-            "same ids"
+            "same ids: pad the smaller one, or train them over one vocabulary"
         )
     return torch.cat(list(tables.values()), 1)
 
@@ -159,13 +165,16 @@ def _pad(
             assumed.append(f"zeros after inputs of fewer than {config.shortest} steps")
         return None
     if table is None or type(index) is not int or not 0 <= index < len(table):
-        raise OptionError(f"--options: padding_idx is {shown(index)}, which is no row of embedding")
+        raise OptionError(
+            f"--options: padding_idx is {shown(index)}, which is no row of embedding: "
+            "pass the padding_idx of the training"
+        )
     row = table[index]
     if not row.any():
         return None
     if any(padding for *_, padding in config.convolutions):
         raise OptionError(
             f"--options: padding_idx: row {index} of the embedding is not zeros, and beside "
-            "padding only zeros can fill an input up"
+            "padding only zeros can fill an input up: omit padding_idx, or set the row to zeros"
         )
     return row.clone()

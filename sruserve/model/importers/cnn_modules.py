@@ -8,7 +8,7 @@ from torch import Tensor
 
 from sruserve.model.errors import CheckpointError
 from sruserve.model.importers.names import listed, short
-from sruserve.model.importers.tensors import check_names, need
+from sruserve.model.importers.tensors import MISFIT, check_names, need
 
 MODULE = re.compile(r"((?:.+\.)?conv[^.]*(?:\.[0-9]{1,4}){0,2})\.(weight|bias)")
 
@@ -66,10 +66,12 @@ def convolution_modules(tensors: Mapping[str, Tensor]) -> list[Module]:
             raise CheckpointError(
                 f"{name}.weight has shape {list(weight.shape)} of {weight.dtype}; it must be that "
                 "of a Conv1d (filters, inputs, width) or a Conv2d (filters, channels, width, "
-                "inputs), in floats"
+                "inputs), in floats: rename other modules with --rename OLD=NEW"
             )
         if bias is not None and len(need(own, "bias", 1, f"{name}.")) != len(weight):
-            raise CheckpointError(f"{name}.bias has {len(bias)} numbers for {len(weight)} filters")
+            raise CheckpointError(
+                f"{name}.bias has {len(bias)} numbers for {len(weight)} filters: {MISFIT}"
+            )
         modules.append(Module(name, weight, bias))
     return modules
 
@@ -98,5 +100,5 @@ def _misfit(module: Module, tables: Sequence[Tensor]) -> CheckpointError:
     widths = " and ".join(str(table.shape[1]) for table in tables)
     return CheckpointError(
         f"{module.name}.weight has shape {list(module.weight.shape)}, which does not read "
-        f"embeddings of {widths} columns; each channel needs an embedding of its own"
+        f"embeddings of {widths} columns; give each channel an embedding of its own"
     )

@@ -40,7 +40,10 @@ def read(tensors: Mapping[str, Tensor], options: Options | None, task: Task) -> 
         raise OptionError("an encoder of DrQA has no head: import it with --task encode")
     layers = layers_of(floats(tensors), rf"{encoder}\.rnns\.{NUMBER}\.")
     if not layers:
-        raise CheckpointError(f"no {encoder}.rnns.* tensors: this is not a checkpoint of DrQA")
+        raise CheckpointError(
+            f"no {encoder}.rnns.* tensors: this is not a checkpoint of DrQA: "
+            "choose another --format"
+        )
     stated = arguments.pop("concat_layers", None)
     passed = {"bidirectional": True, "use_tanh": False, **arguments}
     rnn, config = read_stack(layers, (), None, passed, cells=True)

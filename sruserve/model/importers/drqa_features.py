@@ -57,10 +57,15 @@ def describe_words(
             )
         own["features"] = defaults[:columns]
     if not isinstance(own["features"], list | tuple):
-        raise OptionError(f"--options: features is {shown(own['features'])}; it must be a list")
+        raise OptionError(
+            f"--options: features is {shown(own['features'])}; it must be a list of the features' "
+            "names, in order"
+        )
     if len(own["features"]) != columns:
         raise CheckpointError(
-            f"{len(own['features'])} features are named, but the document's encoder reads {columns}"
+            f"{len(own['features'])} features are named, but the document's encoder reads "
+            f"{columns}: "
+            'pass "features" in --options with one name for each'
         )
     if not columns:
         present.discard("features")
@@ -90,8 +95,14 @@ def _columns(tensors: Mapping[str, Tensor]) -> int:
 def _in_order(named: Any) -> tuple[str, ...]:
     """The names of features in the order of their numbers."""
     if not isinstance(named, Mapping) or not all(type(i) is int for i in named.values()):
-        raise CheckpointError("feature_dict is no dict of names and their numbers")
+        raise CheckpointError(
+            "feature_dict is no dict of names and their numbers: save the dict of the training in "
+            "it"
+        )
     names = sorted(named, key=named.__getitem__)
     if [named[name] for name in names] != list(range(len(names))):
-        raise CheckpointError("feature_dict must number its features from 0 without gaps")
+        raise CheckpointError(
+            "feature_dict must number its features from 0 without gaps: save the dict of the "
+            "training in it"
+        )
     return tuple(map(str, names))

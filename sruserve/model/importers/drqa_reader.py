@@ -21,7 +21,7 @@ from sruserve.model.importers.tensors import check_names, floats, need
 from sruserve.model.importers.vocabulary import unknown_word
 from sruserve.model.reader.config import TAGS, ReaderConfig
 from sruserve.model.reader.vocabulary import word_tokenizer
-from sruserve.model.text.codec import WORDS_FILE
+from sruserve.model.text.vocabulary_files import WORDS_FILE
 
 _NAMES = {
     "qemb_match.linear": "match",
@@ -35,6 +35,7 @@ _ENCODERS = ("doc_rnn.", "question_rnn.")
 # A copy of rows of the embedding that training does not change.
 _COPIES = ("fixed_embedding",)
 _OPTIONS = ("inputs", "features", "pos", "ner", "uncased")
+_WORDS = "save DrQA's dictionary of words and their numbers in it"
 
 
 def read_reader(
@@ -53,7 +54,8 @@ def read_reader(
     """
     if name != "drqa":
         raise CheckpointError(
-            f"task answer needs a document reader of DrQA; the checkpoint is one of {name}"
+            f"task answer needs a document reader of DrQA; the checkpoint is one of {name}: "
+            "choose another --task"
         )
     tensors = {k: t for k, t in floats(tensors).items() if k not in _COPIES}
     own, cells = _split(dict(options or {}))
@@ -80,7 +82,8 @@ def read_reader(
     if expected != _changed(question.config, changes):
         raise CheckpointError(
             "the encoders of document and question differ in more than their inputs and their "
-            f"numbers of layers: {document.config}; {question.config}"
+            f"numbers of layers, which cannot be served: {document.config}; {question.config}; "
+            "import a reader whose encoders are alike"
         )
     result = {"embedding.weight": table}
     result |= {f"rnn.{k}": tensor for k, tensor in document.tensors.items()}
@@ -125,10 +128,15 @@ def _arguments(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """The arguments of the training run, if the file has them; refuses what is not served."""
     saved: Any = next((values[name] for name in ("args", "config") if name in values), {})
     if not isinstance(saved, Mapping):
-        raise CheckpointError("the file's arguments are no dict")
+        raise CheckpointError(
+            "the file's arguments are no dict: save the reader by DrQA's own code again"
+        )
     kind = saved.get("model_type", "rnn")
     if kind != "rnn":
-        raise CheckpointError(f"model_type is {shown(kind)}; only the reader 'rnn' is served")
+        raise CheckpointError(
+            f"model_type is {shown(kind)}; only the reader 'rnn' is served: import such "
+            "a checkpoint"
+        )
     return saved
 
 
@@ -136,7 +144,10 @@ def _flag(saved: Mapping[str, Any], name: str) -> bool | None:
     """A flag among the arguments; None without it."""
     value = saved.get(name)
     if not isinstance(value, int | None):
-        raise CheckpointError(f"{name} of the file is {shown(value)}; it must be true or false")
+        raise CheckpointError(
+            f"{name} of the file is {shown(value)}; it must be true or false: "
+            "correct it in the file"
+        )
     return None if value is None else bool(value)
 
 
@@ -153,7 +164,7 @@ def _concatenates(
     if widths not in (last, every):
         raise CheckpointError(
             f"start_attn.linear.weight has shape {list(widths)}; the encoders give {list(last)}, "
-            f"or {list(every)} with all layers"
+            f"or {list(every)} with all layers: save the whole state dict of the reader"
         )
     return None if every == last else widths == every
 
@@ -172,7 +183,7 @@ def _reader(
     if len(cases) > 1:
         raise CheckpointError(
             "uncased_doc and uncased_question differ: the words of a document and its question are "
-            "looked up alike here"
+            "looked up alike here: import a reader that was trained with both alike"
         )
     fields: dict[str, Any] = {
         "question_layers": layers,
@@ -214,16 +225,19 @@ def _words(values: Mapping[str, Any], count: int) -> tuple[str, ...]:
     numbers = values.get("word_dict", {})
     numbers = numbers.get("tok2ind", numbers) if isinstance(numbers, Mapping) else None
     if not isinstance(numbers, Mapping):
-        raise CheckpointError("word_dict is no dictionary of words")
+        raise CheckpointError(f"word_dict is no dictionary of words; {_WORDS}")
     if not numbers:
         return ()
     words = [(number, word) for word, number in numbers.items() if isinstance(word, str)]
     if odd := next((word for number, word in words if type(number) is not int), None):
-        raise CheckpointError(f"word_dict has no number of the word {shown(odd)!r}")
+        raise CheckpointError(f"word_dict has no number of the word {shown(odd)!r}; {_WORDS}")
     if any("\ud800" <= character <= "\udfff" for _, word in words for character in word):
-        raise CheckpointError("word_dict has a word that is no text: half of a surrogate pair")
+        raise CheckpointError(
+            f"word_dict has a word that is no text (half of a surrogate pair); {_WORDS}"
+        )
     if sorted(number for number, _ in words) != list(range(count)):
         raise CheckpointError(
-            f"word_dict has {len(words)} words; the embedding has {count} rows, one for each"
+            f"word_dict has {len(words)} words; the embedding has {count} rows, one for each; "
+            f"{_WORDS}"
         )
     return tuple(word for _, word in sorted(words))

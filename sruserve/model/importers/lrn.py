@@ -13,7 +13,7 @@ from sruserve.model.importers.lrn_cells import CELLS, Kind, kind_of
 from sruserve.model.importers.names import wrong_format
 from sruserve.model.importers.network import vocabulary_and_head
 from sruserve.model.importers.options import agree, known
-from sruserve.model.importers.tensors import NUMBER, floats, layers_of, need, rest_of
+from sruserve.model.importers.tensors import MISFIT, NUMBER, floats, layers_of, need, rest_of
 from sruserve.model.names import Task
 
 # An `RNN` of several cells, alone or in a model, or the language model with an `RNN` per layer.
@@ -51,7 +51,8 @@ def read(tensors: Mapping[str, Tensor], options: Options | None, task: Task) -> 
     kinds = {kind_of(layer) for layer in layers}
     if len(kinds) > 1:
         raise CheckpointError(
-            f"layers of {len(kinds)} kinds ({', '.join(sorted(kinds))}) cannot be one stack"
+            f"layers of {len(kinds)} kinds ({', '.join(sorted(kinds))}) cannot be one stack: "
+            "import a checkpoint with one cell type"
         )
     kind = kinds.pop()
     names = {"cell_type", "rnn_type", "input_size", "hidden_size", "num_layers", *_SIZES}
@@ -87,7 +88,8 @@ def _mixture(
     latent, extra = divmod(len(need(own, "output.latent.weight", 2)), experts)
     if extra or not latent:
         raise CheckpointError(
-            f"latent.0.weight must have a multiple of {experts} rows, one share for each expert"
+            f"latent.0.weight must have a multiple of {experts} rows, one share for each expert: "
+            f"{MISFIT}"
         )
     return own, size, head.model_copy(update={"experts": experts, "latent_size": latent})
 

@@ -16,7 +16,7 @@ from sruserve.model.cells.stack import StackConfig
 from sruserve.model.errors import CheckpointError
 from sruserve.model.importers.format import Options
 from sruserve.model.importers.options import flag, make
-from sruserve.model.importers.tensors import check_names, need
+from sruserve.model.importers.tensors import MISFIT, check_names, need
 
 Kind = Literal["lstm", "gru", "atr", "lrn", "sru"]
 Layers = Sequence[Mapping[str, Tensor]]
@@ -65,7 +65,10 @@ def _sru(layers: Layers, options: Options) -> tuple[dict[str, Tensor], StackConf
         tensors |= {f"rnn.rnn_lst.{i}.{name}": tensor for name, tensor in own.items()}
     fields = _sizes(weights, 4)
     if isinstance(fields["hidden_size"], tuple):
-        raise CheckpointError("SRU cells of different widths cannot be one stack")
+        raise CheckpointError(
+            "SRU cells of different widths cannot be one stack: import a checkpoint with one "
+            "hidden_size"
+        )
     return tensors, make(SRUConfig, fields | {"biased_blocks": True, "highway_block": True})
 
 
@@ -92,7 +95,8 @@ def _gru(layers: Layers, options: Options) -> tuple[dict[str, Tensor], StackConf
         candidate, bias = need(cell, "_U", 2), _vector(cell, "_U_b", width)
         if candidate.shape != (len(gates), width):
             raise CheckpointError(
-                f"cell {i}: _U has shape {list(candidate.shape)}, not {[len(gates), width]}"
+                f"cell {i}: _U has shape {list(candidate.shape)}, not {[len(gates), width]}: "
+                f"{MISFIT}"
             )
         weights.append((torch.cat([gates, candidate], 1), torch.cat([gate_bias, bias])))
     tensors: dict[str, Tensor] = {}
@@ -109,7 +113,9 @@ def _atr(layers: Layers, options: Options) -> tuple[dict[str, Tensor], StackConf
         weight, bias = _parts(cell, i, ("_W", "_W_b", "_U", "_U_b"), 1)
         square, width = need(cell, "_U", 2), len(bias)
         if square.shape != (width, width):
-            raise CheckpointError(f"cell {i}: _U has shape {list(square.shape)}, not {[width] * 2}")
+            raise CheckpointError(
+                f"cell {i}: _U has shape {list(square.shape)}, not {[width] * 2}: {MISFIT}"
+            )
         weights.append((weight, bias))
         both = torch.cat([weight, square]).T
         tensors |= _gated(i, both, width, bias, _vector(cell, "_U_b", width))
@@ -130,7 +136,7 @@ def _parts(
     if len(bias) % blocks or weight.shape[1] != len(bias):
         raise CheckpointError(
             f"{where}{names[0]} has shape {list(weight.shape)} and {names[1]} {list(bias.shape)}: "
-            f"they must have the same number of columns, a multiple of {blocks}"
+            f"they must have the same number of columns, a multiple of {blocks}: {MISFIT}"
         )
     return weight, bias
 
@@ -138,7 +144,7 @@ def _parts(
 def _vector(cell: Mapping[str, Tensor], name: str, width: int) -> Tensor:
     vector = need(cell, name, 1)
     if len(vector) != width:
-        raise CheckpointError(f"{name} has shape {list(vector.shape)}, not {[width]}")
+        raise CheckpointError(f"{name} has shape {list(vector.shape)}, not {[width]}: {MISFIT}")
     return vector
 
 

@@ -157,7 +157,8 @@ def check_width(config: ModelConfig, tensors: Mapping[str, Tensor]) -> None:
     if rnn.pools:
         raise CheckpointError(
             f"the linear layer reads {inputs} numbers, but there are {rnn.output_size} filters, "
-            "which run side by side: convolutions that follow each other are not served"
+            "which run side by side: import convolutions side by side, not one after "
+            "another"
         )
     entry, pooling = rnn.final_entries[-1], " and ".join(config.head.poolings)
     raise CheckpointError(

@@ -13,6 +13,8 @@ from sruserve.model.importers.shown import shown as shown
 
 Config = TypeVar("Config", bound=StackConfig)
 
+CORRECT = "correct the option, or leave it out"
+
 
 def known(
     options: Options | None, names: Collection[str], dropped: Collection[str] = ()
@@ -47,7 +49,9 @@ def agree(arguments: Options, from_weights: Mapping[str, Any]) -> dict[str, Any]
         if isinstance(stated, list):
             stated = tuple(stated)
         if stated != value:
-            raise CheckpointError(f"option {name} is {shown(stated)}; the weights say {value}")
+            raise CheckpointError(
+                f"option {name} is {shown(stated)}; the weights say {value}: {CORRECT}"
+            )
     return {**arguments, **from_weights}
 
 

@@ -105,7 +105,8 @@ def stack(
     stated_widths = hidden_size if isinstance(hidden_size, list) else [hidden_size] * len(layers)
     if len(stated_widths) != len(layers):
         raise OptionError(
-            f"--options: hidden_size lists {len(stated_widths)} widths for {len(layers)} layers"
+            f"--options: hidden_size lists {len(stated_widths)} widths for {len(layers)} layers: "
+            "list one for each"
         )
     blocks = 3 if output_gate else 2
     widths: list[int] = []
@@ -122,7 +123,7 @@ def stack(
         if i and inputs[i] != widths[i - 1]:
             raise CheckpointError(
                 f"{where}weight has {inputs[i]} inputs, but the previous layer has {widths[i - 1]} "
-                "outputs: window or output_gate in --options does not fit the weights"
+                "outputs: correct window or output_gate in --options"
             )
     fields = {
         "input_size": inputs[0],
@@ -173,7 +174,7 @@ def _beside_highway(rows: int, inputs: int, width: object, where: str) -> int:
     if not fitting:
         raise CheckpointError(
             f"{where}weight has {rows} rows for {inputs} inputs: with a highway it must have 3 or "
-            "4 for each channel of hidden_size"
+            "4 for each channel of hidden_size: pass highway and hidden_size as QRNN was created"
         )
     return fitting[0]
 
@@ -185,5 +186,5 @@ def _misshapen(
     return CheckpointError(
         f"{where}weight has shape {list(shape)}; with window {window} and output_gate "
         f"{output_gate} it must be ({blocks} * hidden_size, {window} * input_size), and bias "
-        f"({blocks} * hidden_size)"
+        f"({blocks} * hidden_size): pass window and output_gate as QRNN was created"
     )

@@ -29,6 +29,6 @@ def read_regression(
     if regression.outputs != outputs:
         raise OptionError(
             f"--labels names {len(values)} values with {each} outputs each, but the head has "
-            f"{outputs} outputs"
+            f"{outputs} outputs: name as many values as the head has"
         )
     return regression

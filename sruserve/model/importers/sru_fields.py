@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from sruserve.model.errors import CheckpointError, OptionError
-from sruserve.model.importers.options import agree, flag, shown
+from sruserve.model.importers.options import CORRECT, agree, flag, shown
 from sruserve.model.importers.sru_release import Era
 from sruserve.model.importers.tensors import matrix_of, need
 
@@ -112,7 +112,10 @@ def _projection(
         return own
     if any(inner_sizes):
         size = next(size for size in inner_sizes if size)
-        raise CheckpointError(f"option projection_size is {shown(stated)}; the weights say {size}")
+        raise CheckpointError(
+            f"option projection_size is {shown(stated)}; the weights say {size}: {CORRECT}"
+        )
     raise CheckpointError(
-        f"option projection_size is {shown(stated)}, but rnn_lst.0.weight_proj is missing"
+        f"option projection_size is {shown(stated)}, but rnn_lst.0.weight_proj is missing: "
+        f"{CORRECT}, or save the whole state dict"
     )

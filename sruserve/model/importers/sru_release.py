@@ -8,7 +8,7 @@ from enum import Enum
 
 from sruserve.model.errors import CheckpointError, OptionError
 from sruserve.model.importers.format import Options
-from sruserve.model.importers.options import flag, shown
+from sruserve.model.importers.options import CORRECT, flag, shown
 
 
 class Era(Enum):
@@ -92,7 +92,7 @@ def maths_of(era: Era, options: Options, stored: Sequence[float | None]) -> Math
     if era is Era.Y2017 and "relu" in activations:
         activations = ["relu"]
     if len(set(activations)) > 1 and not early:
-        raise OptionError("--options: use_tanh, use_relu and use_selu exclude each other")
+        raise OptionError("--options: use_tanh, use_relu and use_selu exclude each other: pass one")
     return Maths(activations[0] if activations else "identity", scales)
 
 
@@ -106,7 +106,9 @@ def stated_eras(possible: tuple[Era, ...], options: Options) -> tuple[Era, ...]:
     era = era_of(options["release"])
     if era not in possible:
         written = ", ".join(era.value for era in possible)
-        raise CheckpointError(f"option release is of {era.value}, but the weights are of {written}")
+        raise CheckpointError(
+            f"option release is of {era.value}, but the weights are of {written}: {CORRECT}"
+        )
     return (era,)
 
 

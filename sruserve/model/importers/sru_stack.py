@@ -12,7 +12,7 @@ from sruserve.model.importers.format import Options
 from sruserve.model.importers.options import agree, flag, known, make
 from sruserve.model.importers.sru_fields import fields_of
 from sruserve.model.importers.sru_release import Era, Maths, eras_of, settle, stated_eras
-from sruserve.model.importers.tensors import need
+from sruserve.model.importers.tensors import MISFIT, need
 
 # Arguments of the constructors of all releases that do not matter at inference.
 TRAINING = {
@@ -24,6 +24,7 @@ TRAINING = {
     "nn_rnn_compatible_return",
     "weight_c_init",
 }
+_CUSTOM = "import a stack of plain layers"
 CUSTOM = ("custom_m", "custom_u", "custom_v", "transform_module")
 _KNOWN = {
     "input_size",
@@ -56,7 +57,7 @@ def read_stack(
     options: Options | None,
     cells: bool = False,
 ) -> tuple[dict[str, Tensor], SRUConfig]:
-    """Return the stack's tensors and config; sizes come from tensors, the rest from `options`.
+    """Return the stack's tensors and config; `options` have what tensors do not show.
 
     layers: each layer's state dict. norms: those of `ln_lst`, which exist up to 2.1.7.
     into: the weight of `input_to_hidden`.
@@ -94,7 +95,9 @@ def _checked_options(options: Options | None) -> dict[str, Any]:
         )
     for name in CUSTOM:
         if options.get(name) is not None:
-            raise OptionError(f"option {name}: the maths of a custom module cannot be imported")
+            raise OptionError(
+                f"option {name}: the maths of a custom module cannot be imported: {_CUSTOM}"
+            )
     return known(options, _KNOWN, TRAINING | set(CUSTOM))
 
 
@@ -104,7 +107,7 @@ def _plain_layers(
     """Return the layers with the tensors of 2.1.9 to 2.6.0, each with its own norm."""
     plain = [_plain(layer, i) for i, layer in enumerate(layers)]
     if norms and len(norms) != len(layers):
-        raise CheckpointError(f"{len(norms)} norms in ln_lst for {len(layers)} layers")
+        raise CheckpointError(f"{len(norms)} norms in ln_lst for {len(layers)} layers: {MISFIT}")
     for i, norm in enumerate(norms):
         plain[i]["layer_norm.weight"] = need(norm, "a", 1, f"ln_lst.{i}.")
         plain[i]["layer_norm.bias"] = need(norm, "b", 1, f"ln_lst.{i}.")
@@ -125,7 +128,8 @@ def _plain(layer: Mapping[str, Tensor], index: int) -> dict[str, Tensor]:
             del plain[theirs]
     if any(name.split(".")[0] in CUSTOM for name in plain):
         raise CheckpointError(
-            f"{where}*: weights of a custom module ({', '.join(CUSTOM)}) cannot be imported"
+            f"{where}*: weights of a custom module ({', '.join(CUSTOM)}) cannot be imported: "
+            f"{_CUSTOM}"
         )
     weight = need(plain, "weight", 2, where)
     need(plain, "bias", 1, where)
@@ -134,7 +138,7 @@ def _plain(layer: Mapping[str, Tensor], index: int) -> dict[str, Tensor]:
         del plain["gain"]
         if gain.shape != weight.shape[1:]:
             raise CheckpointError(
-                f"{where}gain has shape {list(gain.shape)}, not {list(weight.shape[1:])}"
+                f"{where}gain has shape {list(gain.shape)}, not {list(weight.shape[1:])}: {MISFIT}"
             )
         plain["weight"] = gain * (weight / weight.norm(2, 0))
     return plain
@@ -167,6 +171,7 @@ def _scale(layer: Mapping[str, Tensor], index: int) -> float | None:
         return None
     if scale.numel() != 1:
         raise CheckpointError(
-            f"rnn_lst.{index}.scale_x has shape {list(scale.shape)}; it must be one number"
+            f"rnn_lst.{index}.scale_x has shape {list(scale.shape)}; it must be one number: "
+            f"{MISFIT}"
         )
     return scale.item()

@@ -11,10 +11,18 @@ from sruserve.model.errors import CheckpointError, OptionError
 from sruserve.model.importers.format import Imported, Options
 from sruserve.model.importers.names import wrong_format
 from sruserve.model.importers.network import vocabulary_and_head
-from sruserve.model.importers.options import agree, flag, known, make, shown
+from sruserve.model.importers.options import CORRECT, agree, flag, known, make, shown
 from sruserve.model.importers.srupp_adaptive import adaptive, is_adaptive
 from sruserve.model.importers.srupp_norms import norms
-from sruserve.model.importers.tensors import NUMBER, floats, layers_of, matrix_of, need, rest_of
+from sruserve.model.importers.tensors import (
+    MISFIT,
+    NUMBER,
+    floats,
+    layers_of,
+    matrix_of,
+    need,
+    rest_of,
+)
 from sruserve.model.names import Task
 
 _TRAINING = {
@@ -93,7 +101,9 @@ def read(tensors: Mapping[str, Tensor], options: Options | None, task: Task) -> 
         rest, size, embedding, head = adaptive(others, arguments, config)
         return Imported(rest | rnn, config, size, embedding, head)
     if "scale_emb" in arguments:
-        raise OptionError("option scale_emb needs an adaptive embedding, and there is none")
+        raise OptionError(
+            "option scale_emb needs an adaptive embedding, and there is none: leave it out"
+        )
     rest, vocab_size, head = vocabulary_and_head(others, task, config)
     return Imported(rest | rnn, config, vocab_size=vocab_size, head=head)
 
@@ -105,7 +115,7 @@ def _config(
     placement: Mapping[str, bool],
     alone: bool,
 ) -> SRUppConfig:
-    """Return the stack's config; sizes and modules come from tensors, the rest from options."""
+    """Return the stack's config; options have what the tensors do not show."""
     outputs = len(need(layers[0], "bias", 1, "rnn_lst.0.")) // 2
     narrow = need(layers[0], "transform_module.linear1.weight", 2, "rnn_lst.0.")
     bidirectional = _bidirectional(arguments, outputs, alone)
@@ -165,15 +175,19 @@ def _attention(attends: Sequence[bool], arguments: Mapping[str, Any]) -> dict[st
     for fields in tries:
         n, m = fields[every], fields[last]
         if type(n) is not int or type(m) is not int or n < 1:
-            raise OptionError(f"--options: {every} and {last} must be integers")
+            raise OptionError(
+                f"--options: {every} is {shown(n)} and {last} is {shown(m)}; they must be "
+                "integers, the first one at least 1"
+            )
         rule = [count - i <= m if m != -1 else (i + 1) % n == 0 for i in range(count)]
         if rule == list(attends):
             return fields
         if every in arguments or last in arguments:
             raise CheckpointError(
                 f"option {every} is {shown(n)} and {last} is {shown(m)}, but in the weights other "
-                "layers attend"
+                f"layers attend: {CORRECT}"
             )
     raise CheckpointError(
-        "the layers with a linear3 are neither every n-th layer nor the last n layers"
+        "the layers with a linear3 are neither every n-th layer nor the last n layers, which "
+        f"sru.SRUpp cannot make: {MISFIT}"
     )

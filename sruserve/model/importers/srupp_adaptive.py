@@ -13,7 +13,7 @@ from sruserve.model.embeddings import EmbeddingConfig
 from sruserve.model.errors import CheckpointError, OptionError
 from sruserve.model.heads.config import HeadConfig
 from sruserve.model.importers.options import flag, shown
-from sruserve.model.importers.tensors import layers_of, need, rest_of
+from sruserve.model.importers.tensors import MISFIT, layers_of, need, rest_of
 
 _LAYERS = r"output_layer\.out_layers\.([0-9]{1,2})\."
 _LISTS = {
@@ -57,7 +57,7 @@ def adaptive(
     if min(words) < 1 or widths != [widths[0] // divide**i for i in range(len(widths))]:
         raise CheckpointError(
             f"output_layer.out_layers have shapes {shown([*map(list, shapes)])}, which are not "
-            "those of an adaptive softmax"
+            f"those of an adaptive softmax: {MISFIT}"
         )
     shared: dict[str, Any] = {"cutoffs": tuple(ends[:-1]), "size": widths[0], "divide": divide}
     scale = _scale(arguments, rnn)

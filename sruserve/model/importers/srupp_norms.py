@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from sruserve.model.errors import CheckpointError, OptionError
-from sruserve.model.importers.options import flag, shown
+from sruserve.model.importers.options import CORRECT, flag, shown
 from sruserve.model.importers.tensors import need
 
 _INNER, _OUTER = "transform_module.layer_norm.weight", "layer_norm.weight"
@@ -25,12 +25,18 @@ def norms(layers: Sequence[Mapping[str, Tensor]], arguments: Mapping[str, Any]) 
     if kind not in (None, 1, 2, 3):
         raise OptionError(f"--options: normalization_type is {shown(kind)}; it must be 1, 2 or 3")
     if kind is not None and (inner, outer) != (kind == 1, kind != 1):
-        raise CheckpointError(f"option normalization_type is {kind}, which the weights contradict")
+        raise CheckpointError(
+            f"option normalization_type is {kind}, which the weights contradict: {CORRECT}"
+        )
     if flag(arguments, "attn_layer_norm", inner) != inner:
-        raise CheckpointError(f"option attn_layer_norm is {not inner}, but the weights say {inner}")
+        raise CheckpointError(
+            f"option attn_layer_norm is {not inner}, but the weights say {inner}: {CORRECT}"
+        )
     stated = flag(arguments, "layer_norm", outer)
     if kind is None and ((stated and not (inner or outer)) or (outer and not stated)):
-        raise CheckpointError(f"option layer_norm is {stated}, but the weights say {not stated}")
+        raise CheckpointError(
+            f"option layer_norm is {stated}, but the weights say {not stated}: {CORRECT}"
+        )
     switches = {
         "attn_layer_norm": inner,
         "attn_normalize_after": True,
@@ -59,7 +65,8 @@ def _after(layers: Sequence[Mapping[str, Tensor]], arguments: Mapping[str, Any])
         if inputs != outputs and size in (inputs, outputs):
             if after not in (None, size == outputs):
                 raise CheckpointError(
-                    f"{where}{_OUTER} has {size} numbers, so it is not where the options say"
+                    f"{where}{_OUTER} has {size} numbers, so it is not where the options say: "
+                    "correct normalize_after or normalization_type, or leave them out"
                 )
             after = size == outputs
     if after is None:

@@ -8,6 +8,8 @@ from torch import Tensor
 from sruserve.model.errors import CheckpointError
 
 _FORMAT = "name the origin of the file with --format"
+# What to do about tensors that do not fit each other.
+MISFIT = "save the state dict of the trained module again, or choose another --format"
 NUMBER = "(0|[1-9][0-9]{0,3})"  # the number of a layer, in patterns of names
 
 
@@ -24,7 +26,8 @@ def layers_of(tensors: Mapping[str, Tensor], pattern: str) -> list[dict[str, Ten
             layers.setdefault(int(match[1]), {})[name[match.end() :]] = tensor
     if sorted(layers) != list(range(len(layers))):
         raise CheckpointError(
-            f"layers must be numbered from 0 without gaps; these are {sorted(layers)[:8]}"
+            f"layers must be numbered from 0 without gaps; these are {sorted(layers)[:8]}: save "
+            "the whole state dict, or rename them with --rename OLD=NEW"
         )
     return [layers[i] for i in range(len(layers))]
 
@@ -38,7 +41,9 @@ def matrix_of(tensors: Mapping[str, Tensor], name: str) -> Tensor | None:
     """Return the tensor of that name, or None; raise `CheckpointError` unless it is a matrix."""
     tensor = tensors.get(name)
     if tensor is not None and tensor.dim() != 2:
-        raise CheckpointError(f"{name} has shape {list(tensor.shape)}; it must be a matrix")
+        raise CheckpointError(
+            f"{name} has shape {list(tensor.shape)}; it must be a matrix: {MISFIT}"
+        )
     return tensor
 
 
@@ -50,7 +55,8 @@ def need(tensors: Mapping[str, Tensor], name: str, dim: int, where: str = "") ->
     if tensor.dim() != dim or not tensor.numel():
         kind = "vector" if dim == 1 else "matrix"
         raise CheckpointError(
-            f"{where}{name} has shape {list(tensor.shape)}; it must be a {kind}, not empty"
+            f"{where}{name} has shape {list(tensor.shape)}; it must be a {kind}, not empty: "
+            f"{MISFIT}"
         )
     if not tensor.is_floating_point():
         raise CheckpointError(f"{where}{name} holds {tensor.dtype}, not floats: save it as floats")
@@ -74,4 +80,6 @@ def floats(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     try:
         return {k: t.float() if t.is_floating_point() else t for k, t in tensors.items()}
     except NotImplementedError as error:  # two numbers of 4 bits in a byte
-        raise CheckpointError(f"some tensors cannot be converted to float32: {error}") from error
+        raise CheckpointError(
+            f"some tensors cannot be converted to float32: {error}; save them in float32"
+        ) from error

@@ -12,7 +12,7 @@ from sruserve.model.importers.format import Imported, Options
 from sruserve.model.importers.names import listed, short
 from sruserve.model.importers.network import vocabulary_and_head
 from sruserve.model.importers.options import agree, flag, known, make
-from sruserve.model.importers.tensors import check_names, floats, need
+from sruserve.model.importers.tensors import MISFIT, check_names, floats, need
 from sruserve.model.names import Task
 
 _OF_STACK = re.compile(
@@ -39,7 +39,7 @@ def read(tensors: Mapping[str, Tensor], options: Options | None, task: Task) -> 
         some = f" ({', '.join(sorted(map(short, prefixes))[:8])})" if prefixes else ""
         raise CheckpointError(
             f"a checkpoint of torch has one recurrent module; this has {count}{some}: the tensors "
-            f"are {listed(tensors)}"
+            f"are {listed(tensors)}; save the state dict of one alone"
         )
     stack = {match[2]: t for k, t in tensors.items() if (match := _OF_STACK.fullmatch(k))}
     config = _describe(stack, options)
@@ -75,7 +75,7 @@ def _describe(stack: Mapping[str, Tensor], options: Options | None) -> GatedConf
     if kind is None:
         raise CheckpointError(
             f"weight_hh_l0 has shape {[rows, hidden]}; an LSTM has 4 rows per column, a GRU 3, an "
-            "RNN 1"
+            f"RNN 1: {MISFIT}"
         )
     names = set(_NAMES)
     if kind is LSTMConfig:

@@ -16,9 +16,10 @@ from tokenizers.pre_tokenizers import Split, WhitespaceSplit
 from sruserve.model.errors import OptionError
 from sruserve.model.files import read_regular
 from sruserve.model.reader.vocabulary import word_tokenizer
+from sruserve.model.text.byte_values import is_byte_list
 from sruserve.model.text.characters import EVERY_CHARACTER
-from sruserve.model.text.codec import BYTES_FILE, WORDS_FILE, is_byte_list, tokenizer_codec
 from sruserve.model.text.tokenizer_trial import check_tokenizer
+from sruserve.model.text.vocabulary_files import BYTES_FILE, WORDS_FILE, tokenizer_codec
 
 UNKNOWN_WORDS = ("<oov>", "<unk>", "<UNK>")
 _SPECIAL = re.compile(r"<[^<>\s]+>|\[[^\[\]\s]+\]")  # such as <unk> and [PAD]
@@ -170,7 +171,9 @@ def _parsed(path: Path, content: bytes) -> Any:
     try:
         return json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise OptionError(f"{path} is not valid JSON: {error}") from error
+        raise OptionError(
+            f"{path} is not valid JSON: {error}; correct the file, or write it again"
+        ) from error
 
 
 def is_string_list(content: Any) -> bool:

@@ -1,4 +1,4 @@
-"""What a reader computes of a document alone, whatever is asked about it."""
+"""What a reader computes of a document alone, for any question."""
 
 from dataclasses import dataclass
 

@@ -9,7 +9,7 @@ A text is cut between a character that is no white space and a space. This is sa
   begins with a space.
 
 If a normalizer prepends a space to each text, the space at the cut is left out: the normalizer adds
-it again. What comes after that space must then be known, and no added token. Nor may one come
+it again. What follows that space must then be known, and no added token. Nor may one come
 before it, since a text is normalized anew after an added token and gets a second space there.
 """
 
@@ -64,7 +64,7 @@ class Cuts:
         ):
             return False
         if self.normalize is not None:
-            # with a character behind, because some normalizers strip the end of a text
+            # with a character after it, because some normalizers strip the end of a text
             ended = self.normalize(text[max(0, text.rfind(" ", 0, at)) : at] + "x")
             before = ended[-2:-1] if ended.endswith("x") else ""
         return before != "" and not (before.isspace() or before == SPACE_MARK)
@@ -146,7 +146,7 @@ def _check_splits(
     """Raise `_Uncuttable` unless all texts are split before a space. mark: what stands for it."""
     # Behind another one, which may have replaced the space, it marks the beginning of each part.
     if any(step["type"] == "Metaspace" and step["prepend_scheme"] == "first" for step in steps[1:]):
-        raise _Uncuttable("pre-tokenizer Metaspace (first) behind another one")
+        raise _Uncuttable("pre-tokenizer Metaspace (first) after another one")
     for step in steps:
         kind = step["type"]
         if kind == "Metaspace" and step["split"] and step["replacement"] == SPACE_MARK:

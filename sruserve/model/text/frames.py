@@ -42,7 +42,7 @@ class Frame:
 
     @property
     def whole_because(self) -> str | None:
-        """Why a text cannot come in chunks; None: it can."""
+        """Why a text cannot arrive in chunks; None: it can."""
         if self.limit is None:
             return None
         max_ids = self.limit + len(self.prefix) + len(self.suffix)

@@ -16,17 +16,17 @@ def max_normalized(growth: float, text: str) -> float:
     return growth * size
 
 
-def is_too_long(tokenizer: Any, growth: float, text: str) -> bool:
-    """Whether a text has more than `MAX_NORMALIZED` characters once it is normalized.
+def is_too_long(tokenizer: Any, growth: float, text: str, max_characters: int) -> bool:
+    """Whether a text has more than `max_characters` once it is normalized.
 
     growth: the largest factor by which the normalizers can lengthen a text, in UTF-8 bytes.
     """
-    if max_normalized(growth, text) <= MAX_NORMALIZED:
+    if max_normalized(growth, text) <= max_characters:
         return False
     normalizer, size, length = tokenizer.normalizer, max(1, int(_PIECE / growth)), 0
     for begin in range(0, len(text), size):
         piece = text[begin : begin + size]
         length += len(piece if normalizer is None else normalizer.normalize_str(piece))
-        if length > MAX_NORMALIZED:
+        if length > max_characters:
             return True
     return False

@@ -80,6 +80,6 @@ def is_known(pattern: str) -> bool:
     """Whether the pattern is that of a well-known tokenizer.
 
     Each of their matches ends before a white space character that follows another character, and
-    none depends on what comes behind that place.
+    none depends on what follows that place.
     """
     return pattern in _KNOWN

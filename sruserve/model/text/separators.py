@@ -7,7 +7,7 @@ A text's ids are those of its words, one after the other, if between any two wor
 - no pre-tokenizer before the one that splits at white space looks across it,
 - no added token has white space inside, and none takes what is beside it into itself.
 
-A pre-tokenizer behind the split sees one word at a time, so it may be any.
+A pre-tokenizer after the split sees one word at a time, so it may be any.
 """
 
 import re
@@ -22,7 +22,7 @@ from sruserve.model.text.patterns import alternatives, is_simple
 
 _SPACES = " \t\n\v\f\r"
 _CHARACTER_SPLITS = {"Punctuation", "Digits"}
-# Some expressions join a mark and the letters behind it, but not behind a space.
+# Some expressions join a mark and the letters after it, but not after a space.
 _PROBES = ("ab cd", 'it\'s 3.5\n"x"', "A\tb.c,  d ", 'ab "cd', "ab (cd", "ab -cd")
 _PROBED = 64  # entries at the beginning and at the end that are probed together
 

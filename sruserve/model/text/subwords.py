@@ -20,14 +20,16 @@ _PART = 1 << 16  # characters of a long text that are tokenized at a time
 class Subwords:
     """A tokenizer that reads texts as a whole, or up to places where its parts allow a cut.
 
-    A chunk's unfinished word begins before its space, or behind it if the tokenizer adds it again.
+    A chunk's unfinished word begins before its space, or after it if the tokenizer adds it again.
+
+    max_normalized: characters that a text without a cut may have once it is normalized.
     """
 
-    def __init__(self, file: TokenizerFile) -> None:
+    def __init__(self, file: TokenizerFile, max_normalized: int = MAX_NORMALIZED) -> None:
         self._tokenizer = file.tokenizer
         self._tokenizer.post_processor = None  # its places of the first id depend on the chunk
         self._cuts = cuts_of(file.tokenizer, file.entries)
-        self.growth = file.growth
+        self.growth, self._max_normalized = file.growth, max_normalized
         self.size, self.work, self.frame = len(file.entries), file.work, file.frame
         self.pieces, self.ends = file.written.pieces, file.written.ends
         self.characters = file.characters
@@ -104,10 +106,10 @@ class Subwords:
 
     def _check(self, part: str) -> None:
         """Raise `TextError` if a text that cannot be cut is too long once it is normalized."""
-        if is_too_long(self._tokenizer, self.growth, part):
+        if is_too_long(self._tokenizer, self.growth, part, self._max_normalized):
             raise TextError(
                 f"a text without a place to cut has {len(part):,} characters, and the tokenizer "
-                f"makes more than {MAX_NORMALIZED:,} of them: insert spaces or send less"
+                f"makes more than {self._max_normalized:,} of them: insert spaces or send less"
             )
 
     def _place(self, text: str, begin: int, end: int) -> tuple[int, int]:
@@ -116,7 +118,7 @@ class Subwords:
         if inside and not inside.isspace():
             return end - len(inside.lstrip()), begin + len(inside.rstrip())
         if self._cuts.drops_space and inside == " " and text[end : end + 1] != " ":
-            # as that of a prepended space, which has the place of the character behind it
+            # as that of a prepended space, which has the place of the character after it
             return min(end, len(text) - 1), min(end + 1, len(text))
         return begin, end
 

@@ -65,7 +65,10 @@ def read_tokenizer(content: bytes, source: object) -> TokenizerFile:
         known = tuple(entry for entry in entries if entry is not None)
         texts = written(tokenizer, known)
     except faults() as error:  # the library raises bare exceptions, and panics
-        raise FolderError(f"{source} is not a usable tokenizer.json: {brief(error)}") from error
+        raise FolderError(
+            f"{source} is not a usable tokenizer.json: {brief(error)}; save it by the tokenizers "
+            "library again"
+        ) from error
     if len(known) < size:
         raise FolderError(f"{source} must number its {size} entries from 0 without gaps")
     if frame is not None and max([*frame.prefix, *frame.suffix, 0]) >= size:

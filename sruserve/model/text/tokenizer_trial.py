@@ -102,7 +102,7 @@ def is_plain(content: bytes) -> bool:
 def _run(seconds: int, memory_bytes: int, load_seconds: float) -> int:
     """Load the tokenizer of standard input and read the beginnings of its added tokens."""
     limit_this_process(seconds, memory_bytes)
-    from sruserve.model.text.codec import tokenizer_codec
+    from sruserve.model.text.vocabulary_files import tokenizer_codec
 
     content = sys.stdin.buffer.read()
     begin = time.process_time()

@@ -23,8 +23,8 @@ from sruserve.model.folder_files import (
     resolved,
     write_files,
 )
-from sruserve.model.text.codec import WORDS_FILE, tokenizer_codec
 from sruserve.model.text.tokenizer_trial import check_tokenizer
+from sruserve.model.text.vocabulary_files import WORDS_FILE, tokenizer_codec
 from sruserve.model.translation.build import make_translator, translation_shapes
 from sruserve.model.translation.config import (
     SideConfig,

@@ -93,7 +93,7 @@ class RecurrentConfig(BaseModel):
 
     @property
     def whole_because(self) -> str | None:
-        """Why sources have to be whole, as a clause "it …"; None: they may come in chunks."""
+        """Why sources have to be whole, as a clause "it …"; None: they may arrive in chunks."""
         both = self.encoder.bidirectional
         return "its encoder reads the source in both directions" if both else None
 

@@ -33,8 +33,8 @@ class SideText:
 
         begins, ends: whether the text does so with these ids; else bos or eos is left out.
         """
-        before, behind = self._before if begins else [], self._behind if ends else []
-        return torch.from_numpy(np.concatenate([before, ids, behind]).astype(np.int64))
+        before, after = self._before if begins else [], self._behind if ends else []
+        return torch.from_numpy(np.concatenate([before, ids, after]).astype(np.int64))
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids, without the special ones.

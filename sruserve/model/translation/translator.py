@@ -14,7 +14,7 @@ from sruserve.model.gradients import without_gradients
 from sruserve.model.translation.memory import Memory
 from sruserve.model.translation.parts import check_sources, grouped, packed
 
-_ENCODED_ROWS = 1024  # ids that are encoded together, unless one source has more
+MAX_ROWS = 1024  # ids that are encoded together, unless one source has more
 
 
 class StepResult(NamedTuple):
@@ -25,8 +25,8 @@ class StepResult(NamedTuple):
     cache: (hypotheses, cache_width), float32: the row that each hypothesis adds to what its later
         steps read.
     attention: (hypotheses, longest source), float32: the share of each source position in what the
-        step read, the mean of all heads of the last layer, with 0 behind the source's end; None
-        unless it was asked for.
+        step read, the mean of all heads of the last layer, with 0 after the source's end; None
+        unless it was requested.
     """
 
     log_probs: Tensor
@@ -47,7 +47,8 @@ class Translator(ABC):
     source_size, target_size: numbers of ids.
     max_source, max_target: the most ids of a source, with those around its text, and the most
         steps of a hypothesis; None: any number.
-    whole_because: why sources have to be whole, as a clause "it …"; None: they may come in chunks.
+    whole_because: why sources have to be whole, as a clause "it …"; None: they may arrive in
+        chunks.
     encoder_width: numbers of the encoder's state between two chunks.
     weights: number of weights that a step multiplies a row by, a measure of its cost.
     layers: the recurrent layers of both sides.
@@ -71,16 +72,17 @@ class Translator(ABC):
         return exactness(self.layers, torch.float32, CPU, False)
 
     @without_gradients
-    def encode(self, sources: Sequence[Tensor]) -> Memory:
+    def encode(self, sources: Sequence[Tensor], max_rows: int = MAX_ROWS) -> Memory:
         """Encode sources, a few at a time, so that the work memory is that of a few.
 
         sources: (length) each, int64 ids with those around the text; at least one id.
+        max_rows: ids that are encoded together, unless one source has more.
 
         Raises ValueError for an empty source, one that is longer than `max_source`, or an id that
         is not in the vocabulary.
         """
         check_sources(sources, self.source_size, self.max_source)
-        memories = [self._encode(*packed(group)) for group in grouped(sources, _ENCODED_ROWS)]
+        memories = [self._encode(*packed(group)) for group in grouped(sources, max_rows)]
         return Memory.join([Memory((), torch.zeros(0, self.state_width)), *memories])
 
     @abstractmethod
@@ -99,7 +101,7 @@ class Translator(ABC):
         """
         check_sources(chunks, self.source_size, self.max_source)
         memories, first = [Memory((), states[:0])], 0
-        for group in grouped(chunks, _ENCODED_ROWS):
+        for group in grouped(chunks, MAX_ROWS):
             memories.append(self._read(*packed(group), states[first : first + len(group)].clone()))
             first += len(group)
         return Memory.join(memories)

@@ -1,4 +1,4 @@
-"""Compare a translation system with the library that trained it, on targets that are given."""
+"""Compare a translation system with the library that trained it, on known targets."""
 
 import re
 from collections.abc import Iterator, Sequence

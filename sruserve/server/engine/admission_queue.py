@@ -13,7 +13,7 @@ from sruserve.server.engine.job import Job
 from sruserve.server.engine.state_cache.cache import CachedState
 from sruserve.server.errors import Draining, Overloaded
 
-_MAX_RETRY_SECONDS = 60  # the longest wait that a refused client is asked for
+_MAX_RETRY_SECONDS = 60  # the longest wait that an error asks a client for
 _TENANT_SHARE = 7  # a tenant may fill 7 places for each free one: alone, 7/8 of the queue
 _REQUESTS, _BYTES, _INPUTS, _TOKENS = range(4)  # the counted resources, in this order
 _NOUNS = ("requests", "bytes", "inputs", "tokens")

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from sruserve.model.heads.softmaxes import MAX_NUMBERS
+
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
@@ -12,6 +14,7 @@ class EngineConfig:
     burst: maximum decode steps for each run of the scheduler (multi-step decoding); 0 is 64 on a
         GPU and 16 on a CPU.
     threads: for the matrix products and the recurrence in large steps; 0 is one per usable core.
+    max_block_scores: of a step's outputs that are read at a time; no operator sets it.
     """
 
     max_batch_tokens: int = 4096
@@ -23,6 +26,7 @@ class EngineConfig:
     flush_ms: float = 10.0
     flush_max_ms: float = 50.0
     threads: int = 0
+    max_block_scores: int = MAX_NUMBERS
 
     @property
     def small(self) -> int:

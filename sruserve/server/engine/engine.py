@@ -16,7 +16,6 @@ from sruserve.server.engine.config import EngineConfig
 from sruserve.server.engine.job import (
     DRAINING,
     Job,
-    JobKind,
     PackedInputs,
     Sampling,
     SequenceInput,
@@ -52,10 +51,6 @@ _log = logging.getLogger(__name__)
 _BURSTS = (16, 64)  # steps on a CPU, where a request may end a burst, and on a GPU
 _BURST_SECONDS = 0.0125  # of a burst on a GPU: a new request waits for up to two
 _TURN_SECONDS = 0.005  # of a burst on a CPU while other decoding sequences wait for their turn
-_SHORT_KINDS = (  # a tuple, because an Enum's hash is a function of Python
-    *(JobKind.CLASSIFY, JobKind.TAG, JobKind.SCORE),
-    *(JobKind.REGRESS, JobKind.ENCODE, JobKind.EMBED),
-)
 _STEPS_BESIDE = 4  # of a burst on a GPU, in the time that the host launches the kernels of a step
 
 
@@ -100,7 +95,7 @@ class Engine(JobEngine):
             self._end_job,
             clock,
         )
-        self._runner = ModelRunner(model, self._states.pool)
+        self._runner = ModelRunner(model, self._states.pool, config.max_block_scores)
         self._settler = Settler(
             config, self._scheduler, self._runner, self._states, FinishQueue(self._states),
             IntermediateStates(self._states), self._dispatcher, metrics,
@@ -163,7 +158,7 @@ class Engine(JobEngine):
             self.check_steps(max(packed or (len(item.inputs) for item in job.items)))
         if packed is not None:
             return
-        if job.kind is JobKind.GENERATE and not all(map(_has_last_token, job.items)):
+        if job.kind.samples and not all(map(_has_last_token, job.items)):
             raise EmptyInput("nothing to continue: send a prompt, or a state that has one")
         if job.sampling.allowed or job.sampling.logit_bias:
             self._check_tokens(job.sampling)
@@ -229,10 +224,10 @@ class Engine(JobEngine):
 
     def _run_once(self) -> None:
         """Run one scheduling step. After the drain deadline, end all jobs instead."""
-        if self._bursts.running and (self._clock() > self._deadline or self._scheduler.idle):
+        if self._bursts.running and (self._clock() >= self._deadline or self._scheduler.idle):
             self._settle_bursts()
             self._settler.deliver_finished(self._end)
-        if self._clock() > self._deadline:
+        if self._clock() >= self._deadline:
             self._finish_all()
             self._end_all(Draining("the server stopped before the request was done; retry"))
             return
@@ -301,7 +296,7 @@ class Engine(JobEngine):
     def _is_short(self, job: Job) -> bool:
         """Whether a job takes one step, and that less time than to wake two threads."""
         return (
-            job.kind in _SHORT_KINDS
+            job.kind.quick
             and not self._on_gpu
             and self._threads.is_small(job.steps)
             and self._scheduler.input_seconds(job.steps) < self.short_seconds

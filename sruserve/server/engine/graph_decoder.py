@@ -61,11 +61,11 @@ class GraphDecoder:
 
         If far fewer continue than the slots hold, it cannot: a smaller graph then computes them.
         """
-        held = self._bursts.bucket(len(self._roster.sequences))
+        bucket = self._bursts.bucket(len(self._roster.sequences))
         return (
             not self._stale
             and self._roster.has(sequences)
-            and self._bursts.bucket(len(sequences)) == held
+            and self._bursts.bucket(len(sequences)) == bucket
         )
 
     def limits(self, sequences: Sequence[ActiveSequence], steps: int) -> Integers:

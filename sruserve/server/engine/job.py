@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from sruserve.model.reader.spans import Spans
 from sruserve.model.text.packed import PackedIds
 from sruserve.server.engine.constrained.protocols import TextConstraint
+from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.engine.partial_translation import PartialTranslation
 from sruserve.server.engine.state_cache.cache import CachedState
 
@@ -21,42 +22,6 @@ Added = tuple[NDArray[np.int64], Row]
 
 _NONE = np.zeros(0, np.int64)
 _TOKEN_BYTES = 40  # of a token in a state's window
-
-
-class JobKind(Enum):
-    """The work of a job.
-
-    COMPARE and ANSWER read pairs of sequences. TAG, REGRESS_STEPS and ENCODE answer for each step.
-    EMBED answers with the row that the head of a classifier reads, or an encoder's last output.
-    TRANSLATE is the job of a translation system.
-    """
-
-    CLASSIFY = "classify"
-    COMPARE = "compare"
-    ANSWER = "answer"
-    TAG = "tag"
-    REGRESS = "regress"
-    REGRESS_STEPS = "regress_steps"
-    ENCODE = "encode"
-    EMBED = "embed"
-    SCORE = "score"
-    GENERATE = "generate"
-    TRANSLATE = "translate"
-
-    @classmethod
-    def reading(cls, task: str) -> "JobKind":
-        """The kind of job that reads inputs into the state of a model of this task."""
-        return cls.SCORE if task == "generate" else cls(task)
-
-    @property
-    def reads_pairs(self) -> bool:
-        """Whether each input is two sequences, one after the other."""
-        return self in (JobKind.COMPARE, JobKind.ANSWER)
-
-    @property
-    def predicts(self) -> bool:
-        """Whether the job predicts next tokens: the stream's last token then stays unconsumed."""
-        return self in (JobKind.SCORE, JobKind.GENERATE)
 
 
 class StateOutput(Enum):
@@ -486,13 +451,13 @@ class Job:
 
     def forget_inputs(self) -> None:
         """Free the inputs and initial states of completions, which may run for long."""
-        if self.kind is JobKind.GENERATE:
+        if self.kind.samples:
             self.items = [replace(item, inputs=_NONE, start=None) for item in self.items]
 
     @property
     def tokens(self) -> int:
         """Maximum number of tokens to sample."""
-        return len(self.items) * self.sampling.max_tokens if self.kind is JobKind.GENERATE else 0
+        return len(self.items) * self.sampling.max_tokens if self.kind.samples else 0
 
     @property
     def withdrawn(self) -> bool:

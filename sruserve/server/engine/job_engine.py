@@ -252,7 +252,7 @@ class JobEngine:
 
     def _is_done(self) -> bool:
         """Whether nothing is left to do before the drain ends."""
-        waits = self._continuing and self._clock() <= self._deadline
+        waits = self._continuing and self._clock() < self._deadline
         return not (waits or self._has_jobs())
 
     def _give_up(self) -> None:

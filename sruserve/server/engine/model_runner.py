@@ -11,9 +11,9 @@ from torch import Tensor
 from sruserve.kernels import RaggedBatch
 from sruserve.kernels.devices import StepThrottle
 from sruserve.model.folder import Model
+from sruserve.model.heads.softmaxes import MAX_NUMBERS
 from sruserve.server.engine.batch import Batch
 from sruserve.server.engine.graph_decoder import Burst, GraphDecoder
-from sruserve.server.engine.job import JobKind
 from sruserve.server.engine.ledger import Due
 from sruserve.server.engine.output_reader import OutputReader, OutputSlice, StepResult
 from sruserve.server.engine.sampling.logits_processors import (
@@ -26,19 +26,19 @@ from sruserve.server.engine.sampling.uniforms import uniforms
 from sruserve.server.engine.sequence import ActiveSequence
 from sruserve.server.engine.state_cache.pool import StatePool, indices
 
-# Kinds of jobs that need the output of their last step only.
-_LAST_STEP = {JobKind.CLASSIFY, JobKind.REGRESS, JobKind.EMBED, JobKind.GENERATE}
-
 
 class ModelRunner:
-    """Runs batches on a model, with states in the rows of a pool."""
+    """Runs batches on a model, with states in the rows of a pool.
 
-    def __init__(self, model: Model, pool: StatePool) -> None:
+    max_block_scores: see `OutputReader`.
+    """
+
+    def __init__(self, model: Model, pool: StatePool, max_block_scores: int = MAX_NUMBERS) -> None:
         self._network, self._pool = model.network, pool
         self._outputs = model.config.outputs or 0
-        self._output_reader = OutputReader(model)
+        self._output_reader = OutputReader(model, max_block_scores)
         self._graph_decoder: GraphDecoder | None = None
-        self._pace = StepThrottle(self._network.device)
+        self._throttle = StepThrottle(self._network.device)
         self._grammar_wait_budget = GrammarWaitBudget()
 
     def warm_up(self, max_sequences: int, burst: int) -> None:
@@ -167,7 +167,7 @@ class ModelRunner:
         hidden = self._network.hidden(_inputs(batch), ragged, torch.from_numpy(output_rows))
         self._output_reader.read(reads, hidden)
         if not (reads or sampled):
-            self._pace.step()
+            self._throttle.step()
         if not sampled:
             return
         if len(sampled) < len(hidden):
@@ -290,11 +290,11 @@ def _output_rows(
     for step_result in inputs:
         sequence, kind = step_result.sequence, step_result.sequence.job.kind
         begin, end = end, end + step_result.consumed
-        if kind in _LAST_STEP:
+        if kind.reads_last_step:
             if step_result.consumed < sequence.remaining:
                 continue
             begin = end - 1
-        if kind is not JobKind.GENERATE:
+        if not kind.samples:
             reads.append((step_result, slice(rows, rows + end - begin)))
         elif sequence.samples:
             sampled.append((step_result, rows))

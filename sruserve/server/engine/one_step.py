@@ -11,14 +11,8 @@ from numpy.typing import NDArray
 from sruserve.kernels import RaggedBatch
 from sruserve.model.folder import Model
 from sruserve.server.engine.admission_queue import AdmissionQueue
-from sruserve.server.engine.job import (
-    Classified,
-    ClassifiedRows,
-    Job,
-    JobKind,
-    PackedInputs,
-    StateOutput,
-)
+from sruserve.server.engine.job import Classified, ClassifiedRows, Job, PackedInputs, StateOutput
+from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.engine.metrics import Metrics
 from sruserve.server.engine.output_reader import OutputReader
 from sruserve.server.engine.result_dispatcher import ResultDispatcher

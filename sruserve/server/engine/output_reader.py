@@ -11,11 +11,12 @@ from torch import Tensor
 
 from sruserve.kernels.devices import copy_to_device
 from sruserve.model.folder import Model
-from sruserve.model.heads import softmaxes
 from sruserve.model.heads.crf import LinearChain
+from sruserve.model.heads.softmaxes import MAX_NUMBERS
 from sruserve.model.reader.spans import best_spans
 from sruserve.model.text.codec import token_text
-from sruserve.server.engine.job import JobKind, Logprobs, StateOutput
+from sruserve.server.engine.job import Logprobs, StateOutput
+from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.engine.sequence import ActiveSequence
 from sruserve.server.engine.sequence_outputs import Floats, SequenceOutputs
 from sruserve.server.engine.state_cache.pool import indices
@@ -41,11 +42,14 @@ OutputSlice = tuple[StepResult, slice]  # a step result, and its rows of the out
 
 
 class OutputReader:
-    """Reads the outputs of one model."""
+    """Reads the outputs of one model.
 
-    def __init__(self, model: Model) -> None:
+    max_block_scores: scores of a step that are in memory at a time.
+    """
+
+    def __init__(self, model: Model, max_block_scores: int = MAX_NUMBERS) -> None:
         self._network, self._codec = model.network, model.codec
-        self._outputs = model.config.outputs or 0
+        self._outputs, self._max_block_scores = model.config.outputs or 0, max_block_scores
         self._exclusive = model.config.activation == "softmax"
         reader = model.config.reader
         self._max_answer_words = 1 if reader is None else reader.max_answer_words
@@ -196,7 +200,7 @@ class OutputReader:
 
     def _blocks(self, rows: int) -> Iterator[slice]:
         """Ranges of rows whose scores fit into one block."""
-        size = max(1, softmaxes.LOGITS // self._outputs)
+        size = max(1, self._max_block_scores // self._outputs)
         for start in range(0, rows, size):
             yield slice(start, min(start + size, rows))
 

@@ -6,7 +6,7 @@ from itertools import groupby
 
 import numpy as np
 
-from sruserve.server.engine.job import Finish, JobKind, Row, StateOutput
+from sruserve.server.engine.job import Finish, Row, StateOutput
 from sruserve.server.engine.sequence import ActiveSequence, not_finite
 from sruserve.server.engine.state_cache.cache import CachedState
 from sruserve.server.engine.state_cache.transfers import Transfer
@@ -97,10 +97,7 @@ class FinishQueue:
         unchecked = [
             sequence
             for sequence in sequences
-            if (
-                sequence.job.kind is JobKind.GENERATE
-                or sequence.job.state_output is StateOutput.CACHED
-            )
+            if (sequence.job.kind.samples or sequence.job.state_output is StateOutput.CACHED)
             and sequence.source >= 0
         ]
         finite = zip(unchecked, self._states.finite(unchecked), strict=True)

@@ -25,7 +25,6 @@ from sruserve.server.engine.job import (
     Finish,
     Generated,
     Job,
-    JobKind,
     Logprobs,
     Regressed,
     Result,
@@ -35,6 +34,7 @@ from sruserve.server.engine.job import (
     StateOutput,
     Tagged,
 )
+from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.engine.sequence_outputs import SequenceOutputs
 from sruserve.server.engine.state_cache.cache import CachedState
 from sruserve.server.engine.state_cache.transfers import Transfer
@@ -141,7 +141,7 @@ class ActiveSequence:
         self.inputs: NDArray[np.int64] | NDArray[np.float32] = item.inputs
         self.generated = 0
         self.constraint_state = constraint_state
-        self.samples = job.kind is JobKind.GENERATE and self.ending is None
+        self.samples = job.kind.samples and self.ending is None
         if job.kind.predicts:
             # The last token is consumed only if a token is sampled after it.
             self.inputs = self.known if self.samples else self.known[:-1]
@@ -157,7 +157,7 @@ class ActiveSequence:
         self.checkpoint_pending = False
         self._since_checkpoint = 0  # characters, or tokens without a codec
         self._detokenizer = None
-        if job.kind is JobKind.GENERATE and codec is not None:
+        if job.kind.samples and codec is not None:
             pieces: Sequence[bytes] = codec.pieces
             if codec.ends is not None:
                 pieces = SpacedPieces(codec, int(known[-1]) if len(known) else -1)
@@ -347,7 +347,7 @@ class ActiveSequence:
         if self._detokenizer is not None and not continues and finish.stop_reason is None:
             self._text.append(self._detokenizer.flush())
         state = None if row is None else self._snapshot(row)
-        if job.kind is not JobKind.GENERATE:
+        if not job.kind.samples:
             return self._collected_result(state)
         last = self.take_text(0.0)
         return Generated(

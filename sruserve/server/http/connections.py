@@ -2,8 +2,9 @@
 
 import ipaddress
 import logging
+import math
+import time
 from collections.abc import Callable
-from time import monotonic
 from typing import Protocol
 
 log = logging.getLogger("sruserve.server")
@@ -52,17 +53,23 @@ class Connections:
     One address may have half of the connections, so that it cannot keep all others out.
 
     max_open: the limit. on_change: called with 1 or -1 when a connection opens or closes.
+    clock: monotonic seconds.
     max_sockets: the limit of WebSockets, which do not give way: half of what one address may have,
         because all clients behind a proxy have its address, and their requests need the rest.
     """
 
-    def __init__(self, max_open: int, on_change: Callable[[int], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        max_open: int,
+        on_change: Callable[[int], None] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.max_open, self.open = max_open, 0
         self._share = max(1, max_open // 2)
         self.max_sockets = max(1, self._share // 2)
-        self._on_change = on_change
+        self._on_change, self._clock = on_change, clock
         self._peers: dict[str, PeerConnections] = {}
-        self._logged = -_LOG_SECONDS
+        self._logged = -math.inf
 
     def add(self, address: str) -> PeerConnections | None:
         """Count a new connection; None: there is no room, and it is not counted."""
@@ -102,7 +109,7 @@ class Connections:
         return peer.make_room()
 
     def _log(self) -> None:
-        if (now := monotonic()) - self._logged >= _LOG_SECONDS:
+        if (now := self._clock()) - self._logged >= _LOG_SECONDS:
             self._logged = now
             log.warning(
                 "%d connections are open, and the limit is %d (%d of one address): idle ones are "

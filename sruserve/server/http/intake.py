@@ -1,7 +1,8 @@
 """Limits on the request bytes of all connections of a worker, and on the time of a message."""
 
 import asyncio
-from collections.abc import Hashable
+import time
+from collections.abc import Callable, Hashable
 
 from sruserve.server.budget import Budget
 from sruserve.server.errors import Overloaded, ServeError
@@ -21,15 +22,21 @@ class Intake:
     max_timed_bytes: the bytes of one message that add to its time.
     turns: limits the parsing in one turn of the event loop.
     disconnects: detects disconnects while reading is paused.
+    clock: monotonic seconds, of the turns.
     """
 
     def __init__(
-        self, limit: int, grace_seconds: float, bytes_per_second: int, max_timed_bytes: int
+        self,
+        limit: int,
+        grace_seconds: float,
+        bytes_per_second: int,
+        max_timed_bytes: int,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.budget = Budget(limit, _full, share=limit // 2, yields=True)
         self.grace_seconds, self._rate = grace_seconds, bytes_per_second
         self._max_timed_bytes = max_timed_bytes
-        self.turns, self.disconnects = ParseTurns(), DisconnectWatch()
+        self.turns, self.disconnects = ParseTurns(clock=clock), DisconnectWatch()
 
     def seconds(self, received: int) -> float:
         """The time that a message may take. received: its bytes so far."""

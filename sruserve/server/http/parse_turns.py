@@ -1,9 +1,9 @@
 """Share the parsing of each event-loop turn among the connections with waiting bytes."""
 
 import asyncio
+import time
 from collections import OrderedDict
-from collections.abc import Hashable
-from time import monotonic
+from collections.abc import Callable, Hashable
 from typing import Protocol
 
 # The maximum cost of the parsing in one turn; a unit is about a byte of the most expensive kind.
@@ -39,12 +39,17 @@ class ParseTurns:
 
     busy_seconds: the time after a request of another owner in which waiting bytes pause.
     pause_seconds: the length of one pause.
+    clock: monotonic seconds.
     budget: the remaining cost before the event loop runs its other callbacks.
     """
 
     def __init__(
-        self, busy_seconds: float = _BUSY_SECONDS, pause_seconds: float = _PAUSE_SECONDS
+        self,
+        busy_seconds: float = _BUSY_SECONDS,
+        pause_seconds: float = _PAUSE_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._clock = clock
         self._busy_seconds, self._pause_seconds = busy_seconds, pause_seconds
         self.budget = _FRESH_COST + _WAITING_COST
         self._waiting: OrderedDict[Hashable, OrderedDict[Parser, None]] = OrderedDict()
@@ -60,7 +65,7 @@ class ParseTurns:
         if not self._parses_waiting:  # the bytes are new
             if owner != self._newest:
                 self._newest, self._others_until = owner, self._newest_until
-            self._newest_until = monotonic() + self._busy_seconds
+            self._newest_until = self._clock() + self._busy_seconds
         if self.budget <= _FRESH_COST and not self._scheduled:
             self._schedule()
 
@@ -104,7 +109,7 @@ class ParseTurns:
     def _pause_or_schedule(self) -> None:
         """Pause if requests of owners without waiting bytes have just arrived, else schedule."""
         until = self._others_until if self._newest in self._waiting else self._newest_until
-        if monotonic() < until:
+        if self._clock() < until:
             self._paused = True
             asyncio.get_running_loop().call_later(self._pause_seconds, self._resume)
         else:

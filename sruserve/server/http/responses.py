@@ -51,7 +51,7 @@ class ClassifyReply(BaseModel):
 class Answer(BaseModel):
     """A span of the context."""
 
-    text: str = Field(description="The span; words that came as a list are joined by spaces.")
+    text: str = Field(description="The span; words sent as a list are joined by spaces.")
     start: int = Field(
         description="Offset of its first character in the context; index of its first word, for a "
         "list of words."
@@ -146,7 +146,7 @@ class Regression(BaseModel):
         description="The values after each step, if the model predicts at every step; else null."
     )
     ahead: list[Values] | None = Field(
-        description="The values of the steps to come, if the request has `steps_ahead`; else null."
+        description="The values of the future steps, if the request has `steps_ahead`; else null."
     )
     state: _State
 
@@ -223,7 +223,7 @@ class ScoreReply(BaseModel):
 
 
 class Alignment(BaseModel):
-    """How much each token of a translation attends to those of its text."""
+    """The weights by which each token of a translation attends to those of its text."""
 
     source: list[str] = Field(description="The tokens of the text, with those around it.")
     target: list[str] = Field(description="The tokens of the translation.")
@@ -286,8 +286,8 @@ class TranslationPart(BaseModel):
     text: str | None = Field(description="What is new of the translation.")
     token_ids: _TokenIds
     finish_reason: str | None = Field(
-        description="Why the translation has ended; null: it goes on in later events, or with more "
-        "of its text."
+        description="Why the translation has ended; null: it continues in later events, or with "
+        "more of its text."
     )
     score: _Scored
     log_probability: _LogProbability
@@ -303,7 +303,7 @@ class TranslateEvent(BaseModel):
     model: _Model
     results: list[TranslationPart] = Field(
         description="The part of one translation; in the last event, an entry with a `state` for "
-        "each text that goes on."
+        "each text that continues."
     )
     usage: Steps | None = Field(None, description="In the last event.")
 
@@ -339,7 +339,7 @@ class CompletionLogprobs(BaseModel):
 
 class Choice(BaseModel):
     index: int = Field(
-        description="Number of the completion, from 0: those of the first prompt come first."
+        description="Number of the completion, from 0: those of the first prompt are first."
     )
     text: str = Field(description="The text, or the part of it in this event.")
     logprobs: CompletionLogprobs | None = Field(
@@ -347,7 +347,7 @@ class Choice(BaseModel):
     )
     finish_reason: str | None = Field(
         description="`stop`: at a stop string or the end of a constraint; `length`: at "
-        "`max_tokens`; null: the text goes on in later events.",
+        "`max_tokens`; null: the text continues in later events.",
     )
     stop_reason: str | None = Field(None, description="The stop string that ended the text.")
     state: str | None = Field(
@@ -442,8 +442,8 @@ class ModelInfo(BaseModel):
     )
     dtype: str = Field(description="Compute dtype: `float32`, `bfloat16` or `float16`.")
     streams: bool = Field(
-        description="Whether an input may come in chunks, each of which continues the state of the "
-        "one before; for task `translate`, with `wait_k`."
+        description="Whether an input may arrive in chunks, each of which continues the state of "
+        "the one before; for task `translate`, with `wait_k`."
     )
     state_bytes: int = Field(
         description="Bytes of one stream's state; with a CRF, at most; 0 for task `translate`, "

@@ -32,7 +32,6 @@ from sruserve.server.http.routes import (
 )
 from sruserve.server.http.translation import TranslateEndpoint
 from sruserve.server.http.v1 import CompletionEndpoint, PerInputEndpoint, TaskEndpoint
-from sruserve.server.tasks import table
 from sruserve.server.tasks.answer import AnswerTask
 from sruserve.server.tasks.classify import ClassifyTask
 from sruserve.server.tasks.complete import CompleteTask
@@ -40,7 +39,7 @@ from sruserve.server.tasks.embed import EmbedTask
 from sruserve.server.tasks.encode import EncodeTask
 from sruserve.server.tasks.regress import RegressTask
 from sruserve.server.tasks.score import ScoreTask
-from sruserve.server.tasks.table import AnyTask, Tasks
+from sruserve.server.tasks.table import TABLE, AnyTask, Table, Tasks
 from sruserve.server.tasks.tag import TagTask
 from sruserve.server.tasks.translate import TranslateTask
 
@@ -137,9 +136,9 @@ def route_of(task: type[AnyTask]) -> Route[Any]:
     return _made[task]
 
 
-def routes() -> tuple[Route[Any], ...]:
-    """The routes of all tasks of the table."""
-    return tuple(route_of(task) for task in table.TABLE if task.route is not None)
+def routes(table: Table = TABLE) -> tuple[Route[Any], ...]:
+    """The routes of all tasks of a table."""
+    return tuple(route_of(task) for task in table if task.route is not None)
 
 
 def mount(

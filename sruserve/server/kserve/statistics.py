@@ -1,7 +1,7 @@
 """Statistics of inferences in Triton's shape.
 
 Requests are those over KServe. Steps, and the waits for a first step, are those of the model over
-all protocols: they come from the engine's metrics.
+all protocols: they are those of the engine's metrics.
 """
 
 import time

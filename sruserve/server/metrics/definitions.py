@@ -137,7 +137,7 @@ RESTARTS = Counter(*WORKER_RESTARTS)
 
 
 class Collected(NamedTuple):
-    """A series that is read when it is asked for, instead of recorded."""
+    """A series that is read with the page, instead of recorded."""
 
     name: str
     type: str

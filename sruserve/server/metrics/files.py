@@ -7,12 +7,13 @@ on the living workers alone, and no counter decreases.
 
 import fcntl
 import logging
+import math
 import os
 import shutil
 import struct
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -202,17 +203,20 @@ def preallocate_files() -> None:
     prometheus-client maps sparse files. Writing to a hole on a full file system raises SIGBUS,
     which ends the process. Call this before any metric is made.
     """
-    values.MmapedDict = _PreallocatedFile  # type: ignore[assignment, attr-defined]
+    values.MmapedDict = _PreallocatedFile  # type: ignore[attr-defined]
 
 
 class _PreallocatedFile(MmapedDict):
-    """A file without holes. While the disk is full, new series are counted in memory only."""
+    """A file without holes. While the disk is full, new series are counted in memory only.
 
-    def __init__(self, filename: str) -> None:
-        self._path = Path(filename)
+    clock: monotonic seconds.
+    """
+
+    def __init__(self, filename: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._path, self._clock = Path(filename), clock
         self._opened = False  # opened for its first value
         self._positions: dict[str, int] = {}
-        self._full_until = 0.0
+        self._full_until = -math.inf
 
     def close(self) -> None:
         if self._opened:
@@ -231,12 +235,12 @@ class _PreallocatedFile(MmapedDict):
             pass
 
     def _init_value(self, key: str) -> None:
-        if time.monotonic() < self._full_until:
+        if self._clock() < self._full_until:
             raise OSError
         try:
             self._make_room(len(key.encode()) + _ENTRY_BYTES)
         except OSError as error:
-            self._full_until = time.monotonic() + _RETRY_SECONDS
+            self._full_until = self._clock() + _RETRY_SECONDS
             log.error(
                 "metrics cannot be written to %s: %s; /metrics lacks some of this worker's: make "
                 "room there, or set TMPDIR to another folder",

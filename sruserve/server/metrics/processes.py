@@ -1,4 +1,4 @@
-"""The CPU time and memory of the workers, which the kernel counts: read when they are asked for.
+"""The CPU time and memory of the workers, which the kernel counts: read with the page.
 
 prometheus-client exports them of a server with one process only.
 """

@@ -1,4 +1,4 @@
-"""The versions that are served, with their weights: read when they are asked for.
+"""The versions that are served, with their weights: read with the page.
 
 All workers of a server serve the same, so the worker that renders `/metrics` speaks for all. A file
 of a worker could not forget a version that has ended.

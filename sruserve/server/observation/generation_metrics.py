@@ -2,9 +2,8 @@
 
 from opentelemetry.metrics import Meter
 
-from sruserve.server.engine.job import JobKind
 from sruserve.server.observation.observation import Observation
-from sruserve.server.observation.spans import PROVIDER, operation_name
+from sruserve.server.observation.spans import PROVIDER
 
 # The boundaries that OpenTelemetry asks for, and shorter ones: a step may take 50 µs.
 _DURATIONS = (0.001, 0.002, 0.005, *(0.01 * 2**i for i in range(14)))
@@ -37,10 +36,10 @@ class GenerationMetrics:
 
     def __call__(self, observation: Observation) -> None:
         """Record one request, if it is a completion."""
-        if observation.kind is not JobKind.GENERATE:
+        if observation.kind is None or not observation.kind.samples:
             return
         attributes = {
-            "gen_ai.operation.name": operation_name(observation.kind),
+            "gen_ai.operation.name": observation.kind.operation,
             "gen_ai.provider.name": PROVIDER,
             "gen_ai.request.model": observation.model,
             "gen_ai.response.model": observation.model,

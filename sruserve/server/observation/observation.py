@@ -6,7 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from sruserve.server.engine.job import Generated, Job, JobKind
+from sruserve.server.engine.job import Generated, Job
+from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.observation.traceparent import TraceParent
 
 
@@ -108,11 +109,11 @@ class Observation:
         job.done.add_done_callback(followed.end)
         self.input_tokens += job.inputs if input_tokens is None else input_tokens
         self.kind = job.kind
-        if job.kind is JobKind.GENERATE:
+        if job.kind.samples:
             job.deliver = partial(self._deliver, job.deliver, job.stream)
 
     def extend_steps(self) -> None:
-        """Record that the steps of the last job went on until now, in jobs that nobody follows."""
+        """Record that the steps of the last job lasted until now, in jobs that nobody follows."""
         if self.jobs and not self.ended:
             self.jobs[-1].ended = time.monotonic()
 

@@ -7,22 +7,11 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import SpanKind, Status, StatusCode
 
-from sruserve.server.engine.job import JobKind
 from sruserve.server.observation.observation import Observation
 from sruserve.server.observation.traceparent import TraceParent
 
 Value = str | int | list[str]
 PROVIDER: Final = "sruserve"
-_OPERATIONS = {
-    JobKind.GENERATE: "text_completion",
-    JobKind.ENCODE: "embeddings",
-    JobKind.EMBED: "embeddings",
-}
-
-
-def operation_name(kind: JobKind) -> str:
-    """OpenTelemetry's name of an operation, or for kinds without one the name of the task."""
-    return _OPERATIONS.get(kind, kind.value)
 
 
 class Spans:
@@ -117,7 +106,7 @@ def _attributes(observation: Observation) -> Mapping[str, Value]:
             attributes["http.response.status_code"] = described.status
     if observation.kind is not None:
         attributes |= {
-            "gen_ai.operation.name": operation_name(observation.kind),
+            "gen_ai.operation.name": observation.kind.operation,
             "gen_ai.provider.name": PROVIDER,
             "gen_ai.request.model": observation.model,
             "gen_ai.response.model": observation.model,

@@ -25,17 +25,19 @@ from sruserve.server.settings import Settings, SettingsError
 
 log = logging.getLogger("sruserve.server")
 
-_STOP_SECONDS = 5.0  # for an engine whose requests have ended
-
 
 class Changes:
     """Loads and unloads versions in all workers. One change at a time, says the fleet's lock.
 
     closed: the server stops, so that a load that is prepared does not happen.
+    unload_seconds: see `Tuning`.
     """
 
-    def __init__(self, settings: Settings, local: LocalVersions, fleet: Fleet) -> None:
+    def __init__(
+        self, settings: Settings, local: LocalVersions, fleet: Fleet, unload_seconds: float
+    ) -> None:
         self.closed = False
+        self._unload_seconds = unload_seconds
         self._settings, self._local, self._fleet = settings, local, fleet
 
     async def load(self, name: str) -> None:
@@ -84,7 +86,7 @@ class Changes:
         await self._without(change, first, "memory")
         del first, versions
         try:
-            async with asyncio.timeout(self._settings.drain_seconds + _STOP_SECONDS):
+            async with asyncio.timeout(self._settings.drain_seconds + self._unload_seconds):
                 while engine in self._local.engines:
                     await end_of(engine)
                     await asyncio.sleep(0)

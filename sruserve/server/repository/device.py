@@ -202,7 +202,7 @@ def pool_bytes(settings: Settings, device: torch.device) -> int:
     """The bytes of a model's state pool, once its weights are loaded.
 
     The setting where it is set. Otherwise a GPU gives a quarter of what is left of this worker's
-    limit if that is more: memory that nobody has asked for holds more streams.
+    limit if that is more: unreserved memory holds more streams.
     """
     setting = settings.state_pool_bytes
     if device.type != "cuda" or "state_pool_bytes" in settings.model_fields_set:

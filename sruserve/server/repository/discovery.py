@@ -3,21 +3,21 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-import sruserve
+from sruserve.model.bundled import BUNDLED, bundled_models, path_of_model
 from sruserve.model.errors import printable
 from sruserve.model.versions import CONFIG_FILE, ONNX_FILE, VERSION_MARK, versions
 from sruserve.server.logs.escapes import escaped
 from sruserve.server.settings import Settings, SettingsError, variable_name
 
 _MAX_NAMES = 8
-BUNDLED = Path(sruserve.__file__).parent / "demo"
 
 
 def find_models(settings: Settings) -> tuple[Path, ...]:
     """The folders of the command line; else those in `SRUSERVE_MODELS`; else the bundled ones.
 
-    Each is a model folder, or contains numbered model folders: the versions of one model. Raises
-    `SettingsError` if one is missing, or if two have the same name, which is the model's id.
+    The command line may also name bundled models. Each folder is a model folder, or contains
+    numbered model folders: the versions of one model. Raises `SettingsError` if one is missing, or
+    if two have the same name, which is the model's id.
     """
     try:
         return _find(settings)
@@ -80,9 +80,9 @@ def _is_loadable(path: Path) -> bool:
 
 
 def _candidates(settings: Settings) -> Iterable[Path]:
-    """The folders of the command line, or the model folders in a folder, sorted."""
+    """The models of the command line, or the model folders in a folder, sorted."""
     if settings.model_folders:
-        return settings.model_folders
+        return map(path_of_model, settings.model_folders)
     parent = _parent(settings)
     if not parent.is_dir():
         raise SettingsError(
@@ -101,7 +101,7 @@ def _why_no_model(folder: Path) -> str:
     if not folder.exists():
         return (
             f"there is no folder {folder}; name the folder of a model, which `sruserve import` "
-            "makes, or leave it out to serve the bundled models"
+            f"makes, or a bundled model: {', '.join(bundled_models())}"
         )
     if not folder.is_dir():
         return (

@@ -89,7 +89,7 @@ def document_presets(served: ServedModel, max_bytes: int) -> Mapping[str, Docume
             described = entry.described(served, passage)
         except ServeError as error:
             raise SettingsError(f"{file}: preset {name!r}: {error}") from None
-        # The engine computes a document when it is asked about, by any question.
+        # The engine computes a document at its first question.
         rows = described.with_question(np.zeros(1, np.int64), [""], [""])
         stored = network.documents.store(torch.from_numpy(rows[:-1]))
         presets[name] = DocumentPreset(passage, described, stored)

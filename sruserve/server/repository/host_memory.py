@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from sruserve.model.control_groups import SYSTEM, SystemFiles
 from sruserve.model.files import MAX_TEXT_BYTES, read_regular
 from sruserve.model.machine import GIB, memory_limit
 from sruserve.model.versions import CONFIG_FILE, versions
@@ -21,12 +22,14 @@ class _Config(BaseModel):
     task: Any = None
 
 
-def memory_warning(settings: Settings, folders: Iterable[Path]) -> str:
+def memory_warning(
+    settings: Settings, folders: Iterable[Path], system: SystemFiles = SYSTEM
+) -> str:
     """What to change if the models may need more memory than the limit; an empty string if not.
 
     folders: of the models. docs/deployment.md, "Memory", has the same sum.
     """
-    limit, folders = memory_limit(), tuple(folders)
+    limit, folders = memory_limit(system), tuple(folders)
     need = host_bytes(settings, folders)
     if limit is None or need <= limit:
         return ""

@@ -1,7 +1,8 @@
 """Load a model's folder into a served model: start and warm its engine, compute its presets."""
 
 import logging
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,12 +41,20 @@ log = logging.getLogger("sruserve.server")
 
 
 class Loader:
-    """Loads models as the settings say, on one device, and serves them to a first tenant."""
+    """Loads models as the settings say, on one device, and serves them to a first tenant.
+
+    clock: of the engines, in monotonic seconds.
+    """
 
     def __init__(
-        self, settings: Settings, device: torch.device, sealer: StateSealer, tenant: Tenant
+        self,
+        settings: Settings,
+        device: torch.device,
+        sealer: StateSealer,
+        tenant: Tenant,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._settings, self._device = settings, device
+        self._settings, self._device, self._clock = settings, device, clock
         self._sealer, self._tenant = sealer, tenant
 
     def load(
@@ -127,7 +136,7 @@ class Loader:
                     )
             config = engine_limits(self._settings)
             metrics = EngineMetrics(name)
-            engine = TranslationEngine(model, config, metrics)
+            engine = TranslationEngine(model, config, metrics, clock=self._clock)
             engine.start()
         except faults() as error:
             if not is_out_of_memory(error.__cause__ or error):
@@ -152,15 +161,10 @@ class Loader:
         )
 
     def _start_engine(self, model: Model) -> Engine:
-        config = replace(
-            engine_limits(self._settings),
-            state_pool_bytes=pool_bytes(self._settings, model.network.device),
-        )
-        if (rows := model.network.max_step_rows) is not None:
-            config = replace(config, max_batch_tokens=min(rows, config.max_batch_tokens))
+        config = engine_config(self._settings, model)
         try:
             metrics = EngineMetrics(model.name)
-            engine = Engine(model, config, metrics)
+            engine = Engine(model, config, metrics, clock=self._clock)
         except StateTooLarge as error:
             variable = variable_name("state_pool_bytes")
             raise SettingsError(error.message.replace("state_pool_bytes", variable)) from None
@@ -185,8 +189,21 @@ def _same(model: Model, other: Model) -> bool:
     return all(getattr(model, name) == getattr(other, name) for name in same)
 
 
+def engine_config(settings: Settings, model: Model) -> EngineConfig:
+    """The configuration of the engine of a model."""
+    config, network = engine_limits(settings), model.network
+    rows = config.max_batch_tokens
+    return replace(
+        config,
+        state_pool_bytes=pool_bytes(settings, network.device),
+        max_batch_tokens=rows
+        if network.max_step_rows is None
+        else min(rows, network.max_step_rows),
+    )
+
+
 def engine_limits(settings: Settings) -> EngineConfig:
-    """The configuration of each engine of each worker."""
+    """The configuration of each engine of each worker, whatever its model."""
     return EngineConfig(
         max_batch_tokens=settings.max_batch_tokens,
         max_queue_requests=settings.max_queue_requests,

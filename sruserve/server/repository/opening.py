@@ -55,8 +55,8 @@ class Opening:
         for number in numbers:
             if (number in (plan.current, *plan.split)) is not needed:
                 continue
-            beside = catalogue.find(name)
-            existing = beside.all if beside is not None else []
+            served = catalogue.find(name)
+            existing = served.all if served is not None else []
             try:
                 if folder is None:
                     raise FolderError("its folder was removed; restore it, or load the model again")

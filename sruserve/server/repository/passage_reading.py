@@ -6,7 +6,7 @@ import numpy as np
 
 from sruserve.model.errors import TextError
 from sruserve.model.reader.config import ReaderConfig
-from sruserve.model.text.codec import Words
+from sruserve.model.text.words import Words
 from sruserve.server.errors import EmptyInput, InputTooLong, InvalidRequest, UnfitInput
 from sruserve.server.repository.encoding import Ids, Tokens, codec_of, locate_input
 from sruserve.server.repository.passage import Passage

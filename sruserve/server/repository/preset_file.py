@@ -18,7 +18,8 @@ from pydantic import (
 from sruserve.model.errors import printable
 from sruserve.model.files import read_regular
 from sruserve.model.json_names import RepeatedName, load_json
-from sruserve.server.engine.job import Job, JobKind, Result, SequenceInput, StateOutput
+from sruserve.server.engine.job import Job, Result, SequenceInput, StateOutput
+from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.errors import ServeError
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.settings import SettingsError

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-import time
+import math
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,7 @@ from sruserve.server.repository.retirement import end_of
 from sruserve.server.repository.served import Served
 from sruserve.server.repository.workers import Workers
 from sruserve.server.settings import Settings, SettingsError, variable_name
+from sruserve.server.tuning import DEFAULT_TUNING
 from sruserve.server.unheard import shielded
 
 log = logging.getLogger("sruserve.server")
@@ -42,15 +43,20 @@ class Repository:
     """Loads, replaces and unloads versions. Requests that hold a model keep its engine running.
 
     shared: a folder of all workers of the server; None: there is only this one.
+    unload_seconds: see `Tuning`.
     """
 
     def __init__(
-        self, settings: Settings, clocks: Clocks = SYSTEM_CLOCKS, shared: Path | None = None
+        self,
+        settings: Settings,
+        clocks: Clocks = SYSTEM_CLOCKS,
+        shared: Path | None = None,
+        unload_seconds: float = DEFAULT_TUNING.unload_seconds,
     ) -> None:
-        self._settings = settings
+        self._settings, self._clock = settings, clocks.monotonic
         self._local = LocalVersions(settings, clocks.epoch)
         self._fleet: Fleet = Alone() if shared is None else Workers(shared)
-        self._changes = Changes(settings, self._local, self._fleet)
+        self._changes = Changes(settings, self._local, self._fleet, unload_seconds)
         self._one_change = asyncio.Lock()
         self._waiting = Budget(_MAX_WAITING, _too_many_wait)
         self._running: asyncio.Task[None] | None = None
@@ -185,8 +191,8 @@ class Repository:
     async def _end_some(self) -> None:
         """Unload the versions whose states are over. Its frame, which refers to them, ends."""
         for served in [each for each in self.catalogue.every() if self._local.is_over(each)]:
-            if self._ask_again.get(served, 0.0) <= time.monotonic():
-                self._ask_again[served] = time.monotonic() + _AGAIN_SECONDS
+            if self._ask_again.get(served, -math.inf) <= self._clock():
+                self._ask_again[served] = self._clock() + _AGAIN_SECONDS
                 async with self._one_change:
                     try:
                         await self._changes.end_over(served)

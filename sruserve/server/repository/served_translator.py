@@ -20,7 +20,7 @@ from sruserve.server.state.translations import SealedTranslations
 
 
 class ServedTranslator(Served):
-    """A model that translates texts, and if its encoder can, texts that come in chunks.
+    """A model that translates texts, and if its encoder can, texts that arrive in chunks.
 
     pool, long_characters: as in `ServedModel`, for texts of the source language.
     states: seals and opens the tenant's partial translations.
@@ -71,7 +71,7 @@ class ServedTranslator(Served):
 
     @property
     def whole_because(self) -> str | None:
-        """Why a text cannot come in chunks, as a clause "it …"; None: it can."""
+        """Why a text cannot arrive in chunks, as a clause "it …"; None: it can."""
         because, text = self.model.translator.whole_because, self.model.source_text
         return because if because or text is None else text.codec.uncut_because
 
@@ -83,7 +83,7 @@ class ServedTranslator(Served):
         """Raise `CannotStream` for a field of a request in chunks if texts have to be whole."""
         if (because := self.whole_because) is not None:
             raise CannotStream(
-                f"{self.name} cannot translate a text while it comes, because {because}: send "
+                f"{self.name} cannot translate a text while it arrives, because {because}: send "
                 "whole texts, without `wait_k`, `state` and `more`",
                 param=field,
             )

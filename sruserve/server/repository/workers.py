@@ -31,7 +31,7 @@ from sruserve.server.seeds import random_bytes
 log = logging.getLogger("sruserve.server")
 
 LOOK_SECONDS = 0.05  # between two looks at the files
-_RETRY_SECONDS = 1.0  # after files that cannot be read or written
+_RETRY_SECONDS = 1.0
 _START = "start"  # the id of the first plans
 
 
@@ -39,10 +39,13 @@ class Workers:
     """The workers of a server that share a folder.
 
     name: of this worker; None: its process id.
+    retry_seconds: after files that cannot be read or written.
     """
 
-    def __init__(self, folder: Path, name: str | None = None) -> None:
-        self._folder = folder
+    def __init__(
+        self, folder: Path, name: str | None = None, retry_seconds: float = _RETRY_SECONDS
+    ) -> None:
+        self._folder, self._retry_seconds = folder, retry_seconds
         self._own = f"{name or os.getpid()}.worker"
         self._place: int | None = None
         self._applied: dict[str, str] = {}  # the last change of each model
@@ -124,7 +127,7 @@ class Workers:
                     await self._look(prepare, forget, apply)
             except (OSError, ValueError, KeyError) as error:
                 log.error("the changes of other workers cannot be followed: %s", error)
-                await asyncio.sleep(_RETRY_SECONDS)
+                await asyncio.sleep(self._retry_seconds)
 
     async def _look(self, prepare: Prepare, forget: Forget, apply: Apply) -> None:
         self._write_owed()

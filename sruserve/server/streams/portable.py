@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from sruserve.server.engine.job import Job, JobKind, Result, SequenceInput, Snapshot, StateOutput
+from sruserve.server.engine.job import Job, Result, SequenceInput, Snapshot, StateOutput
+from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.engine.state_cache.cache import CachedState
 from sruserve.server.repository.served_model import ServedModel
 

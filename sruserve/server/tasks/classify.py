@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from sruserve.server.engine.job import Classified, JobKind, SequenceInput
+from sruserve.server.engine.job import Classified, SequenceInput
+from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.errors import InvalidRequest
 from sruserve.server.repository.encoding import Ids, Tokens, encode_input
 from sruserve.server.repository.served_model import ServedModel, with_states

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from sruserve.server.auth import Spent
-from sruserve.server.engine.job import Job, JobKind, Sampling, SequenceInput, Snapshot
+from sruserve.server.engine.job import Job, Sampling, SequenceInput, Snapshot
+from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.errors import Refused
 from sruserve.server.repository.encoding import Tokens
 from sruserve.server.repository.served_model import ServedModel

@@ -42,7 +42,7 @@ class CompletionResponse:
         self.model, self.done, self._buffer = served.name, done, buffer
         self._caller = caller
         self._with_ids = served.model.codec is None
-        self._text_at: dict[int, float] = {}  # when a choice's last text came
+        self._text_at: dict[int, float] = {}  # when a choice's last text arrived
         n = request.n or 1
         self._choices = [
             ChoiceBuilder(i * n + k, served, request, prompt)

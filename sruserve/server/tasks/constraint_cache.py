@@ -1,13 +1,13 @@
 """Compile constraints in processes, and cache them for each tenant and model."""
 
 import asyncio
+import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib.util import find_spec
-from time import monotonic
 from weakref import ref
 
 from sruserve.server.budget import Budget
@@ -53,6 +53,7 @@ class ConstraintCache:
     max_processes: cached and used ones: half of `startable` is left to threads.
     timeout_seconds: the longest wait for a compilation.
     stall_seconds: after which a process that does not answer ends.
+    clock: of the deadlines, in monotonic seconds.
     """
 
     def __init__(
@@ -63,11 +64,12 @@ class ConstraintCache:
         max_processes: int = MAX_PROCESSES,
         timeout_seconds: float = TIMEOUT_SECONDS,
         stall_seconds: float = STALL_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if startable is not None:
             max_processes = max(_MIN_PROCESSES, min(max_processes, startable // 2))
         self.max_processes, self.timeout_seconds = max_processes, timeout_seconds
-        self.stall_seconds = stall_seconds
+        self.stall_seconds, self._clock = stall_seconds, clock
         self._installed = find_spec("llguidance") is not None  # the processes import it
         self.host = GrammarHost()
         self._bounds = bounds or Bounds()
@@ -142,7 +144,7 @@ class ConstraintCache:
             compiling = self.compiling[key] = _Compiling(task)
         seconds = self.timeout_seconds
         if deadline:
-            seconds = min(seconds, deadline - monotonic())
+            seconds = min(seconds, deadline - self._clock())
         compiling.waiters += 1
         try:
             async with asyncio.timeout(seconds):

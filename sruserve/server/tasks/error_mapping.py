@@ -23,7 +23,7 @@ log = logging.getLogger("sruserve.api")
 
 # Lists stop at their first error, but each unknown field is one, and explaining takes time.
 _MAX_PROBLEMS = 1000
-_EMPTY = "EOF while parsing a value at line 1 column 0"  # the parser's reason for an empty body
+_EMPTY = "EOF while parsing a value at line 1 column 0"  # the parser's reason for an empty request
 _OUT_OF_RANGE = ("greater_than", "greater_than_equal", "less_than", "less_than_equal")
 _NO_INTEGER = ("int_type", "int_parsing", "int_from_float")
 _MAX_NAME = 100  # characters
@@ -49,8 +49,8 @@ def as_serve_error(error: BaseException, fields: type[BaseModel]) -> ServeError:
     if isinstance(error, ValidationError):
         if (count := error.error_count()) > _MAX_PROBLEMS:
             return InvalidRequest(
-                f"the body has {count} errors, probably unknown fields; compare its fields with "
-                "/docs"
+                f"the request has {count} errors, probably unknown fields; send only the "
+                "fields that its documentation lists"
             )
         problems = error.errors(include_url=False, include_input=False)
         return explain_validation(problems, fields.model_fields)
@@ -71,11 +71,12 @@ def explain_validation(problems: Iterable[Any], fields: Mapping[str, FieldInfo])
         reason = problem.get("ctx", {}).get("error", message)
         if reason == _EMPTY:
             return MalformedBody(
-                "the body is empty; send a JSON object with the fields that /docs describes"
+                "the request is empty; send a JSON object with the fields that its documentation "
+                "lists"
             )
         if "unicode" in reason or "hex escape" in reason:
             reason += " (text must be valid UTF-8, without lone surrogates)"
-        return MalformedBody(f"the body is not valid JSON: {reason}")
+        return MalformedBody(f"the request is not valid JSON: {reason}")
     if kind == "finite_number":
         return NotFinite(f"{_place(path)} must be a finite number", param=param)
     if kind == "extra_forbidden":
@@ -85,7 +86,7 @@ def explain_validation(problems: Iterable[Any], fields: Mapping[str, FieldInfo])
         also = f"; {_unknown(_short(unknown[0]), fields)}" if unknown else ""
         return InvalidRequest(f"{_place(path)} is missing{also}", param=param)
     if kind == "model_type":
-        return InvalidRequest("the body must be a JSON object")
+        return InvalidRequest("the request must be a JSON object")
     if kind == EXPLAINED:
         return InvalidRequest(message, param=param)
     field = fields.get(str(param))
@@ -121,5 +122,7 @@ def _short(part: int | str) -> int | str:
 
 def _place(path: list[Any]) -> str:
     """'features[3][0]' for ("features", 3, 0)."""
+    if not path:
+        return "the request"
     tail = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in path[1:])
-    return f"'{path[0] if path else 'body'}{tail}'"
+    return f"'{path[0]}{tail}'"

@@ -10,6 +10,7 @@ from sruserve.server.budget import Budget, Hold
 from sruserve.server.errors import InputTooLong, Overloaded
 from sruserve.server.offload import owner
 from sruserve.server.settings import Settings
+from sruserve.server.tuning import TURN
 
 _TEXT_BYTES = 4  # of UTF-8 that count as one number
 # Replies with up to this number of numbers are free, so that small requests are always answered.
@@ -38,6 +39,7 @@ class InputLimits:
         jobs are not in a queue yet. Long bodies do not count here, so they block no short step.
     queue_seconds: 0: no limit.
     clock: the monotonic clock of the engines, in seconds.
+    turn_characters: see `Tuning`.
     """
 
     body_bytes: int
@@ -49,12 +51,18 @@ class InputLimits:
     queue_bytes: int
     queue_seconds: float
     clock: Callable[[], float] = field(default=time.monotonic, repr=False, compare=False)
+    turn_characters: int = TURN
     replies: Budget = field(init=False, repr=False, compare=False)
     reading: Budget = field(init=False, repr=False, compare=False)
     steps: Budget = field(init=False, repr=False, compare=False)
 
     @classmethod
-    def of(cls, settings: Settings) -> Self:
+    def of(
+        cls,
+        settings: Settings,
+        clock: Callable[[], float] = time.monotonic,
+        turn_characters: int = TURN,
+    ) -> Self:
         """The limits of the settings."""
         return cls(
             body_bytes=settings.max_body_bytes,
@@ -66,6 +74,8 @@ class InputLimits:
             unsent_numbers=settings.max_queue_bytes // NUMBER_BYTES,
             queue_bytes=settings.max_queue_bytes,
             queue_seconds=settings.queue_timeout_ms / 1000,
+            clock=clock,
+            turn_characters=turn_characters,
         )
 
     def __post_init__(self) -> None:
@@ -78,7 +88,7 @@ class InputLimits:
             object.__setattr__(self, name, budget)
 
     def deadline(self, timeout_ms: int | None) -> float:
-        """When a job of a request that comes now must have begun, on `clock`; 0: never.
+        """When a job of a request that arrives now must have begun, on `clock`; 0: never.
 
         timeout_ms: the client's own limit.
         """

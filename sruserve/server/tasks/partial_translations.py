@@ -1,4 +1,4 @@
-"""The translations that a request goes on with."""
+"""The translations that a request continues."""
 
 from collections.abc import Sequence
 

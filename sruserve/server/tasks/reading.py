@@ -18,8 +18,6 @@ from sruserve.server.tasks.requests import Request
 
 T = TypeVar("T")
 
-TURN = 8 << 10  # characters or ids that one turn on a thread reads: some milliseconds
-
 
 async def initial_states(
     caller: Caller, request: Request, served: ServedModel, count: int, cost: int
@@ -65,15 +63,17 @@ async def read_inputs(
         )
     caller.count_more(limits, carried)
     items, codec, pool = list[T](), served.model.codec, served.pool
-    for first, end, size in turns(inputs, [_carried(start) for start in starts]):
+    turn = limits.turn_characters
+    for first, end, size in turns(inputs, [_carried(start) for start in starts], turn):
         tokens, content, start, own = None, inputs[first], starts[first], pool
         word = start.word if start is not None else ""
-        if codec is not None and len(word) + len(content) > TURN:
+        if codec is not None and len(word) + len(content) > turn:
             if isinstance(content, str):
-                tokens = await read_parts(caller, codec, pool, content, word, field, more, locate)
+                arguments = codec, pool, content, word, field, more, locate
+                tokens = await read_parts(caller, *arguments, turn)
             else:
                 own = pool_for_part(pool, codec, word)  # ids end the word before them
-        cost = size if tokens is None else TURN
+        cost = size if tokens is None else turn
         items += await offload(True, work, first, end, tokens, cost=cost, caller=caller, pool=own)
     return items
 
@@ -104,20 +104,20 @@ def _size(content: str | list[int] | list[str]) -> int:
 
 
 def turns(
-    inputs: Sequence[str | list[int]], carried: Sequence[int]
+    inputs: Sequence[str | list[int]], carried: Sequence[int], turn: int
 ) -> Iterator[tuple[int, int, int]]:
-    """Group inputs into slices of about `TURN`: the first index, the end, the characters or ids.
+    """Group inputs into slices of about `turn`: the first index, the end, the characters or ids.
 
     A longer input is a slice of its own. carried: the characters that the state before each has.
     """
     first = size = 0
     for index, (content, before) in enumerate(zip(inputs, carried, strict=True)):
         characters = _size(content) + before
-        if first < index and characters > TURN:
+        if first < index and characters > turn:
             yield first, index, size
             first, size = index, 0
         size += characters + INPUT_CHARACTERS
-        if size >= TURN or index + 1 == len(inputs):
+        if size >= turn or index + 1 == len(inputs):
             yield first, index + 1, size
             first, size = index + 1, 0
 
@@ -131,16 +131,18 @@ async def read_parts(
     field: str,
     more: bool,
     locate: bool,
+    turn: int,
     limit: int = sys.maxsize,
 ) -> Tokens | None:
     """The tokens of a long text, each part in a turn.
 
+    turn: characters of a part.
     limit: the rest is not read once there are more tokens than these.
     word: the text that the state before it holds, which is read with the first part.
 
     None: the text has only one part, which may be read with others.
     """
-    parts = await offload(True, codec.parts, text, TURN, cost=TURN, caller=caller) or [text]
+    parts = await offload(True, codec.parts, text, turn, cost=turn, caller=caller) or [text]
     if len(parts) == 1 and pool_for_part(pool, codec, word + text) is pool:
         return None
     tokens, count = [], 0
@@ -153,4 +155,4 @@ async def read_parts(
         count += len(read.ids)
         if count > limit:
             break
-    return await offload(True, Tokens.joined, parts, tokens, cost=TURN, caller=caller)
+    return await offload(True, Tokens.joined, parts, tokens, cost=turn, caller=caller)

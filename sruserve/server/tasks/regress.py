@@ -11,14 +11,8 @@ from numpy.typing import NDArray
 
 from sruserve.model.heads.regression import Regression
 from sruserve.server.auth import Spent
-from sruserve.server.engine.job import (
-    Job,
-    JobKind,
-    Regressed,
-    SequenceInput,
-    Snapshot,
-    StateOutput,
-)
+from sruserve.server.engine.job import Job, Regressed, SequenceInput, Snapshot, StateOutput
+from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.errors import InvalidRequest
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.tasks.caller import Caller
@@ -37,7 +31,7 @@ class RegressTask(Task[RegressRequest, ServedModel]):
     """Predict values.
 
     Predict named values, or quantiles of them, after the last step or after each; with
-    `steps_ahead`, also those of the steps to come.
+    `steps_ahead`, also those of the future steps.
     """
 
     name, schema = "regress", RegressRequest
@@ -141,7 +135,7 @@ class RegressTask(Task[RegressRequest, ServedModel]):
             continues=True,
             queues=False,
         )
-        served.engine.submit(job)  # not by `served`: a stream's state stays behind the input
+        served.engine.submit(job)  # not by `served`: a stream's state is that after the input
         await caller.wait(job.done)
         return results
 

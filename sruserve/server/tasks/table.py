@@ -21,8 +21,10 @@ from sruserve.server.tasks.translate import TranslateTask
 AnyTask = Task[Any, Any]
 T = TypeVar("T", bound=AnyTask)
 
+Table = tuple[type[AnyTask], ...]
+
 # What protocols need to know of a task are its class attributes. The order is that of the routes.
-TABLE: tuple[type[AnyTask], ...] = (
+TABLE: Table = (
     ClassifyTask,
     TagTask,
     RegressTask,
@@ -37,30 +39,30 @@ TABLE: tuple[type[AnyTask], ...] = (
 )
 
 
-def default_tasks() -> dict[str, type[AnyTask]]:
-    """The task that a model is asked for by its name alone, by the model's own task.
+def default_tasks(table: Table = TABLE) -> dict[str, type[AnyTask]]:
+    """The task of a request that names a model alone, by the model's own task.
 
     Raises `AssertionError` if a model's task has several, or only tasks that a field chooses.
     """
     defaults: dict[str, type[AnyTask]] = {}
-    for task in TABLE:
+    for task in table:
         if task.is_default and task.chosen_by is None:
             for name in task.names():
                 other = defaults.setdefault(name, task)
                 assert other is task, f"{other} and {task} are both the default for '{name}'"
-    for task in TABLE:
+    for task in table:
         missing = set(task.names()) - defaults.keys()
         assert not missing or task.chosen_by is None, f"{task} has no default beside it: {missing}"
     return defaults
 
 
 class Tasks:
-    """One task of each class in the table."""
+    """One task of each class in a table."""
 
-    def __init__(self, resources: Resources) -> None:
+    def __init__(self, resources: Resources, table: Table = TABLE) -> None:
         self.limits = resources.limits
-        self._tasks = {task: task(resources) for task in TABLE}
-        self._default = {name: self._tasks[task] for name, task in default_tasks().items()}
+        self._tasks = {task: task(resources) for task in table}
+        self._default = {name: self._tasks[task] for name, task in default_tasks(table).items()}
         self._chosen: dict[str, list[tuple[str, AnyTask]]] = {name: [] for name in self._default}
         for task in self:
             if task.chosen_by is not None:
@@ -69,10 +71,14 @@ class Tasks:
 
     @classmethod
     def create(
-        cls, catalogue: Catalogue, limits: InputLimits, constraints: ConstraintCache
+        cls,
+        catalogue: Catalogue,
+        limits: InputLimits,
+        constraints: ConstraintCache,
+        table: Table = TABLE,
     ) -> "Tasks":
         """Create the tasks of a server."""
-        return cls(Resources(catalogue, limits, constraints))
+        return cls(Resources(catalogue, limits, constraints), table)
 
     def __getitem__(self, task: type[T]) -> T:
         """The task of a class."""

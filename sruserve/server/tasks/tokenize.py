@@ -116,7 +116,7 @@ def _framed(request: TokenizeRequest, served: ServedModel, ids: Ids) -> Ids:
     ids = ids[frame.kept(len(ids))]
     if not request.add_special_tokens:
         return ids
-    ends = served.model.config.task != "generate"  # a prompt goes on
+    ends = served.model.config.task != "generate"  # a prompt is continued
     return np.concatenate([frame.prefix, ids, frame.suffix if ends else ids[:0]])
 
 

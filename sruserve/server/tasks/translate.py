@@ -6,13 +6,8 @@ from typing import Any
 
 from sruserve.model.text.codec import token_text
 from sruserve.model.translation.text import SideText
-from sruserve.server.engine.job import (
-    BeamSearch,
-    Hypothesis,
-    Job,
-    JobKind,
-    Translated,
-)
+from sruserve.server.engine.job import BeamSearch, Hypothesis, Job, Translated
+from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.engine.translation.needs import Needs
 from sruserve.server.errors import InvalidRequest, Refused
 from sruserve.server.offload import LONG_CHARACTERS

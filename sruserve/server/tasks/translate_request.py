@@ -59,8 +59,8 @@ class TranslateRequest(ModelRequest):
     )
     wait_k: Annotated[int, Field(ge=1, le=2**31)] | None = Field(
         None,
-        description="Translate greedily while the text comes: write token t once `wait_k` + t - 1 "
-        "tokens of the text are read, or all of them. For models whose encoder reads in one "
+        description="Translate greedily while the text arrives: write token t once `wait_k` + t - "
+        "1 tokens of the text are read, or all of them. For models whose encoder reads in one "
         "direction.",
     )
     more: bool = Field(
@@ -94,7 +94,7 @@ class TranslateRequest(ModelRequest):
 
     @property
     def in_chunks_by(self) -> str | None:
-        """The name of the field by which a text comes in chunks, if any."""
+        """The name of the field by which a text arrives in chunks, if any."""
         if self.state is not None:
             return "state"
         return None if self.wait_k is None else "wait_k"
@@ -106,8 +106,8 @@ class TranslateRequest(ModelRequest):
         elif self.more or self.return_state:
             name = "more" if self.more else "return_state"
             raise explained(
-                f"'{name}' is for a text that is translated while it comes: send 'wait_k', too, or "
-                f"leave '{name}' out"
+                f"'{name}' is for a text that is translated while it arrives: send 'wait_k', too, "
+                f"or leave '{name}' out"
             )
         if self.stream and self.beams > 1:
             raise explained(
@@ -135,6 +135,6 @@ class TranslateRequest(ModelRequest):
             raise explained(f"'attention' does not go with '{field}': leave one of them out")
         if self.return_state and not self.more:
             raise explained(
-                "'return_state' needs 'more': a translation whose text has ended does not go on; "
-                "set 'more' to true, or leave 'return_state' out"
+                "'return_state' needs 'more': a translation whose text has ended does not "
+                "continue; set 'more' to true, or leave 'return_state' out"
             )

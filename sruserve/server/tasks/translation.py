@@ -79,7 +79,7 @@ class Translation:
         }
 
     def states(self) -> list[dict[str, Any]]:
-        """For each text that goes on after a stream, a chunk with its state and no text."""
+        """For each text that continues after a stream, a chunk with its state and no text."""
         return [
             self.part(index, replace(result, tokens=()))
             | {"state": self._served.states.seal(result.partial)}

@@ -12,7 +12,7 @@ from sruserve.server.tasks.caller import Caller
 from sruserve.server.tasks.inputs import split_inputs
 from sruserve.server.tasks.limits import InputLimits
 from sruserve.server.tasks.partial_translations import read_states
-from sruserve.server.tasks.reading import TURN, count_characters, read_parts, turns
+from sruserve.server.tasks.reading import count_characters, read_parts, turns
 from sruserve.server.tasks.translate_request import TranslateRequest
 from sruserve.server.tasks.translation_ids import check_length, source_ids
 
@@ -57,11 +57,12 @@ async def read_sources(
     if size + sum(carried) <= served.long_characters:
         return read_slice(0, len(inputs), None)
     text, pool, sources = served.model.source_text, served.pool, list[Source]()
-    for first, end, size in turns(inputs, carried):
+    turn = limits.turn_characters
+    for first, end, size in turns(inputs, carried, turn):
         tokens, content, word, own = None, inputs[first], words[first], pool
-        if text is not None and len(word) + len(content) > TURN:
+        if text is not None and len(word) + len(content) > turn:
             if isinstance(content, str):
-                arguments = text.codec, pool, content, word, "input", more, False
+                arguments = text.codec, pool, content, word, "input", more, False, turn
                 tokens = await read_parts(caller, *arguments, limit=served.engine.max_source)
             else:
                 own = pool_for_part(pool, text.codec, word)  # ids end the word before them

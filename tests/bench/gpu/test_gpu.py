@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 
@@ -164,7 +164,7 @@ def test_results_of_a_gpu_are_named_for_it() -> None:
 
 
 @pytest.mark.parametrize("on_host", [0, 12])
-def test_every_kept_stream_goes_on_from_its_own_state(bare: Bench, on_host: int) -> None:
+def test_every_kept_stream_continues_from_its_own_state(bare: Bench, on_host: int) -> None:
     cached_streams = CachedStreams(bare, 3, on_device=24 - on_host, on_host=on_host, batch=4)
     rows, streams = cached_streams.pool.rows, cached_streams.create(4)
     while len(streams) < 24:
@@ -200,14 +200,18 @@ def bare() -> Bench:
 
 
 def _main(
-    monkeypatch: pytest.MonkeyPatch, *arguments: str, checks: list[Check], broken: list[str]
+    monkeypatch: pytest.MonkeyPatch,
+    *arguments: str,
+    checks: list[Check],
+    broken: list[str],
+    parts: Mapping[str, gpu.Part] = gpu.PARTS,
 ) -> int:
-    """Run the script with these checks and with stubs for everything else."""
+    """Run the script with these checks and parts, and with stubs for everything else."""
     monkeypatch.setattr(gpu, "_interpreted", lambda: True)
     monkeypatch.setattr(sys, "argv", ["gpu", "--quick", *arguments])
     monkeypatch.setattr(gpu, "_check", lambda *_: (checks, broken))
     monkeypatch.setattr(gpu, "measure_ceilings", lambda _: Ceilings(1.0, 1.0))
-    return gpu.main()
+    return gpu.main(parts)
 
 
 GREEN = Check("right", 0.0, "", Target(maximum=0))
@@ -223,21 +227,21 @@ def test_no_time_is_taken_of_what_is_wrong(
     checks: list[Check],
     broken: list[str],
 ) -> None:
-    monkeypatch.setattr(gpu, "PARTS", {"scan": lambda *_: pytest.fail("it was timed")})
-    assert _main(monkeypatch, checks=checks, broken=broken) == 1
+    parts: dict[str, gpu.Part] = {"scan": lambda *_: pytest.fail("it was timed")}
+    assert _main(monkeypatch, checks=checks, broken=broken, parts=parts) == 1
     out = capsys.readouterr().out
     assert "RED: " in out
     assert json.loads(out.splitlines()[-1])["failed"] == broken
 
 
-def test_what_is_wrong_is_told_and_timed_if_that_is_asked_for(
+def test_a_wrong_result_is_reported_and_timed_on_request(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(gpu, "PARTS", {"scan": lambda bench, _: bench.check("a figure", 1.0, "us")})
+    parts: dict[str, gpu.Part] = {"scan": lambda bench, _: bench.check("a figure", 1.0, "us")}
     lines = tmp_path / "lines.jsonl"
     wrong = Check("wrong", 3.0, "", Target(maximum=0))
     options = ("--time-anyway", "--lines", str(lines))
-    assert _main(monkeypatch, *options, checks=[wrong], broken=[]) == 1
+    assert _main(monkeypatch, *options, checks=[wrong], broken=[], parts=parts) == 1
     assert "RED: wrong: 3" in capsys.readouterr().out
     written = [json.loads(line) for line in lines.read_text().splitlines()]
     assert "a figure" in [each.get("what") for each in written]
@@ -250,7 +254,7 @@ def test_only_checks_ends_in_a_json_line(
     assert len(json.loads(capsys.readouterr().out.splitlines()[-1])["checks"]) == 1
 
 
-def test_a_part_that_breaks_is_told_and_the_others_are_measured(
+def test_a_part_that_breaks_is_reported_and_the_others_are_measured(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     def breaks(*_: object) -> None:
@@ -259,8 +263,10 @@ def test_a_part_that_breaks_is_told_and_the_others_are_measured(
     def works(bench: Bench, _: Ceilings) -> None:
         bench.check("a figure", 1.0, "us")
 
-    monkeypatch.setattr(gpu, "PARTS", {"scan": breaks, "tiles": works})
-    assert _main(monkeypatch, "--results", str(tmp_path), checks=[GREEN], broken=[]) == 1
+    parts: dict[str, gpu.Part] = {"scan": breaks, "tiles": works}
+    assert (
+        _main(monkeypatch, "--results", str(tmp_path), checks=[GREEN], broken=[], parts=parts) == 1
+    )
     out = capsys.readouterr().out
     assert "NOT MEASURED: scan: RuntimeError: no such tile" in out
     output = json.loads(out.splitlines()[-1])
@@ -271,19 +277,19 @@ def test_a_part_that_breaks_is_told_and_the_others_are_measured(
 def test_no_part_is_begun_once_its_time_is_over(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(gpu, "PARTS", {"scan": lambda *_: pytest.fail("it was begun")})
-    assert _main(monkeypatch, "--budget-s", "0", checks=[GREEN], broken=[]) == 1
+    parts: dict[str, gpu.Part] = {"scan": lambda *_: pytest.fail("it was begun")}
+    assert _main(monkeypatch, "--budget-s", "0", checks=[GREEN], broken=[], parts=parts) == 1
     assert "scan: skipped" in capsys.readouterr().out
 
 
 def test_a_kernel_that_breaks_makes_the_checks_red(
-    monkeypatch: pytest.MonkeyPatch, bare: Bench
+    bare: Bench,
 ) -> None:
-    def group(_: Bench) -> Tensor:
+    def group(_: Bench) -> Iterator[Check]:
         raise ValueError("bad tile")
 
-    monkeypatch.setattr(gpu, "GROUPS", {"kernels": group, "decode": lambda _: iter([GREEN])})
-    checks, failed = gpu._check(bare, ("kernels", "decode"))
+    groups: dict[str, gpu.Group] = {"kernels": group, "decode": lambda _: iter([GREEN])}
+    checks, failed = gpu._check(bare, ("kernels", "decode"), groups)
     assert checks == [GREEN]
     assert failed == ["group: ValueError: bad tile"]
 

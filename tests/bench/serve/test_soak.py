@@ -56,13 +56,13 @@ def test_every_request_is_written_down_with_its_end(tmp_path: Path) -> None:
         (152.0, "500 internal_error", False),
     ],
 )
-def test_an_error_is_asked_for_only_while_redis_is_away(
+def test_an_error_is_expected_only_while_redis_is_unavailable(
     at: float, outcome: str, expected: bool
 ) -> None:
     assert PHASES.expects(Observation(at, "held", 5.0, outcome)) is expected
 
 
-def test_wrong_answers_and_errors_that_nobody_asked_for_are_told(
+def test_wrong_answers_and_unexpected_errors_are_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     honest = [Observation(50.0, "classify", 1.0, "ok"), Observation(120.0, "classify", 2.5, "ok")]

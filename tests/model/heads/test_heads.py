@@ -15,10 +15,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from sruserve.model.cells.sru import SRUConfig
 from sruserve.model.cells.stack import Builder, Shapes
 from sruserve.model.embeddings import EmbeddingConfig
-from sruserve.model.heads import softmaxes
 from sruserve.model.heads.building import make_head, make_pairs
 from sruserve.model.heads.config import HeadConfig
-from sruserve.model.heads.softmaxes import Head
+from sruserve.model.heads.softmaxes import MAX_NUMBERS, Head
 
 CPU = torch.device("cpu")
 WIDTH, WORDS = 12, 50
@@ -46,13 +45,16 @@ def random_weights(shapes: Shapes, seed: int = 0) -> dict[str, Tensor]:
 
 
 def random_head(
-    config: HeadConfig, dtype: torch.dtype = torch.float32, outputs: int = WORDS
+    config: HeadConfig,
+    dtype: torch.dtype = torch.float32,
+    outputs: int = WORDS,
+    max_numbers: int = MAX_NUMBERS,
 ) -> tuple[Head, dict[str, Tensor]]:
     shapes = config.shapes("generate", outputs, WIDTH)
     if config.tied:
         shapes["embedding.weight"] = (outputs, WIDTH)
     weights = random_weights(shapes)
-    head = make_head(config, weights, outputs, Builder(dtype, CPU))
+    head = make_head(config, weights, outputs, Builder(dtype, CPU), max_numbers)
     assert head is not None
     return head, weights
 
@@ -118,12 +120,10 @@ def test_a_head_gives_the_probabilities_of_its_formula(
 def test_a_rows_scores_do_not_depend_on_the_others_nor_on_the_pieces(
     options: dict[str, Any], dtype: torch.dtype, rows: int, pieces: int
 ) -> None:
-    head, _ = random_head(HeadConfig(**options), dtype)
+    head, _ = random_head(HeadConfig(**options), dtype, max_numbers=pieces)
     hidden = rows_of(rows, dtype)
     alone = torch.cat([head(row[None]) for row in hidden])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(softmaxes, "LOGITS", pieces)
-        assert torch.equal(head(hidden), alone)
+    assert torch.equal(head(hidden), alone)
 
 
 @EVERY_HEAD
@@ -151,11 +151,8 @@ class _Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 @EVERY_HEAD
-def test_a_large_result_is_filled_a_few_numbers_at_a_time(
-    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(softmaxes, "LOGITS", 5000)
-    head, _ = random_head(HeadConfig(**options))
+def test_a_large_result_is_filled_a_few_numbers_at_a_time(options: dict[str, Any]) -> None:
+    head, _ = random_head(HeadConfig(**options), max_numbers=5000)
     with _Largest() as made:
         scores = head(rows_of(1000))
     assert max(made.sizes) == scores.numel()

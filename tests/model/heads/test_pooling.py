@@ -122,7 +122,7 @@ def test_attention_over_a_score_that_is_not_finite_has_no_answer() -> None:
 
 
 @POOLINGS
-def test_a_chunk_of_time_writes_where_it_is_told(pooling: str) -> None:
+def test_a_chunk_of_time_writes_to_its_output(pooling: str) -> None:
     layer, layout = pool_layer(pooling)
     x = torch.randn(6, WIDTH)
     batch = RaggedBatch(

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from sruserve.cli import app
 from sruserve.kernels import single
 from sruserve.model.folder import Model, load_model
+from tests.model.importers.advice import check_advice
 
 
 def run_import(tmp_path: Path, tensors: Any, *arguments: str, **files: Any) -> Any:
@@ -37,12 +38,14 @@ def imported(tmp_path: Path, tensors: Any, task: str, *arguments: str, **files: 
 
 
 def refused(tmp_path: Path, tensors: Any, task: str, *arguments: str, **files: Any) -> str:
-    """The message that the command ends with; it leaves no folder."""
+    """The message that the command ends with, which says what to do; it leaves no folder."""
     result = run_import(tmp_path, tensors, "--task", task, *arguments, **files)
     assert isinstance(result.exception, SystemExit), result.exception
     assert result.exit_code == 1, result.output
     assert not (tmp_path / "out").exists()
-    return " ".join(result.output.split())
+    message = " ".join(result.output.split())
+    check_advice(message)
+    return message
 
 
 def hidden(model: Model, inputs: Tensor) -> Tensor:

@@ -176,7 +176,7 @@ SMALL = torch.randn(4, 4, 3)
         ({}, {"padding_idx": 13}, "padding_idx is 13, which is no row"),
         ({}, {"channels": ["words"]}, "there is no matrix words.weight"),
         ({}, {"channels": ["embed0", "embed0"]}, "names an embedding twice"),
-        ({}, {"channels": "embed0"}, "channels must be a list"),
+        ({}, {"channels": "embed0"}, "channels is embed0; it must be a list"),
         ({}, {"filter_widths": [3, 4, 5]}, "filter_widths is (3, 4, 5); the weights say (2, 3, 5)"),
         ({}, {"pooling": "max"}, "themselves: omit pooling"),
         ({}, {"pooling": "final"}, "themselves: omit pooling"),
@@ -200,7 +200,7 @@ def test_channels_of_different_vocabularies_are_refused(tmp_path: Path) -> None:
     assert "have different numbers of rows" in message
 
 
-def test_padding_is_asked_for_where_networks_of_these_names_differ(tmp_path: Path) -> None:
+def test_padding_is_requested_where_networks_of_these_names_differ(tmp_path: Path) -> None:
     tensors = {name.replace("convs.", "conv1"): t for name, t in STATE.items()}
     assert '"padding" is not stored' in refused(tmp_path, tensors, "classify")
 

@@ -79,7 +79,7 @@ def test_each_encoder_is_imported_with_all_layers_or_the_last(
     ],
     ids=str,
 )
-def test_what_it_cannot_tell_is_asked_for(
+def test_an_option_that_weights_do_not_show_is_requested(
     tmp_path: Path, options: dict[str, Any] | None, message: str
 ) -> None:
     files = {} if options is None else {"options": options}

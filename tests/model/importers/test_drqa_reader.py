@@ -257,7 +257,7 @@ def without(name: str) -> dict[str, Any]:
         (release_file(concat_rnn_layers=torch.zeros(2))[0], None, "it must be true or false"),
         (release_file(uncased_doc=torch.zeros(0))[0], None, "uncased_doc of the file is tensor"),
         (without("feature_dict"), {"inputs": ["words"], "features": 3}, "features is 3; it must"),
-        (release_file()[0], {"surprise": 1}, "'surprise' is not one of torch's layers"),
+        (release_file()[0], {"surprise": 1}, "'surprise' is no option of torch's layers"),
         (again_file(3), None, 'does not name its 3 tags of pos: pass "pos"'),
         (again_file(), {"surprise": 1}, "surprise is unknown"),
         (torch.nn.LSTM(3, 4).state_dict(), None, "needs a document reader of DrQA"),

@@ -89,7 +89,7 @@ def test_a_mask_is_noted_because_the_server_skips_no_step(tmp_path: Path) -> Non
     [
         ("classifier", "tag", {}, "pools the steps to one row: import it with --task classify"),
         ("tagger", "classify", {}, "answers at every step: import it with --task tag"),
-        ("tagger", "encode", {}, "goes on after the recurrent layers"),
+        ("tagger", "encode", {}, "has layers after the recurrent ones"),
         ("tagger", "regress", {}, "ends in a softmax"),
         ("stateful", "generate", {}, "needs an embedding"),
         ("classifier", "pair", {}, "a network of one input"),

@@ -173,7 +173,10 @@ REFUSED: dict[str, tuple[list[Layer], str]] = {
     ),
     "none": ([WEIGHTS.dense(3, 2)], "has no LSTM, GRU or RNN layer"),
     "axis": ([STEPS, changed(WEIGHTS.batch_norm(4), axis=1), LSTM], "is over axis 1"),
-    "activation": ([LSTM, WEIGHTS.dense(4, 2, "mish")], "has the activation mish; served are"),
+    "activation": (
+        [LSTM, WEIGHTS.dense(4, 2, "mish")],
+        "has the activation mish, which cannot be served; use one of relu,",
+    ),
     "softmax": (
         [LSTM, WEIGHTS.dense(4, 2, "softmax"), WEIGHTS.dense(2, 2)],
         "(softmax) cannot be there",
@@ -214,7 +217,11 @@ def functional(layers: list[Layer], sources: dict[str, list[Any]], inputs: Any =
 @pytest.mark.parametrize(
     ("sources", "inputs", "problem"),
     [
-        ({"b": [tensor("a")], "c": [[tensor("b"), tensor("a")]]}, None, "no branches, no states"),
+        (
+            {"b": [tensor("a")], "c": [[tensor("b"), tensor("a")]]},
+            None,
+            "a model without branches and states",
+        ),
         ({"b": [tensor("a")], "c": [tensor("b", 1)]}, None, "output 1 of b"),
         ({"b": [tensor("a")], "c": [tensor("a")]}, None, "layer b (LSTM) is on a branch"),
         ({"b": [tensor("c")], "c": [tensor("b")]}, None, "is on a branch"),

@@ -161,7 +161,7 @@ ONES = np.ones((2, 3), np.float32)
         ),
         (
             changed("lrn", lambda a: a.update({f"{ROOT}label/W_0_0{AVERAGE}": ONES})),
-            "the average of label/W_0_0 does not have its shape",
+            "the moving average of label/W_0_0 does not have its shape",
         ),
         (
             changed("raw", lambda a: a.update({f"{ROOT}label/b_0": ONES})),
@@ -243,8 +243,8 @@ def copied(tmp_path: Path, name: str, without: str = "", **files: str) -> Path:
 @pytest.mark.parametrize(
     ("without", "files", "problem"),
     [
-        ("vocab.word", {}, "needs vocab.word"),
-        ("vocab.char", {}, "needs vocab.char"),
+        ("vocab.word", {}, "copy vocab.word"),
+        ("vocab.char", {}, "copy vocab.char"),
         ("", {"vocab_word": "a\nb\n"}, "vocab.word has 5 entries, but the embeddings have 10"),
         ("", {"vocab_char": "a\nb\n"}, "vocab.char has 5 entries, but char_embeddings has 15"),
         ("param.json", {}, '"max_w_len"'),
@@ -287,7 +287,7 @@ def test_a_vocabulary_with_unknown_words_is_refused_where_characters_count(tmp_p
     imported(tmp_path, DATA / "lrn", "classify", vocab=WORDS)
 
 
-def test_words_in_lower_case_are_asked_for(tmp_path: Path) -> None:
+def test_words_in_lower_case_are_requested(tmp_path: Path) -> None:
     arguments = json.loads((DATA / "lrn/param.json").read_text()) | {"lower": True}
     folder = copied(tmp_path, "lrn", param_json=json.dumps(arguments))
     result = run_import(tmp_path, folder, "classify")

@@ -118,7 +118,11 @@ LAYER = stack(linear(5, 8, 1, True, 0))
         (LAYER, {"hidden_size": 12}, "hidden_size is 12; the weights say 8"),
         (LAYER, {"zoneout": 2}, "zoneout"),
         (LAYER, {"surprise": 2}, "surprise is unknown"),
-        (stack(linear(4, 8, 1, True, 0), linear(8, 8, 1, True, 2)), {"window": 2}, "does not fit"),
+        (
+            stack(linear(4, 8, 1, True, 0), linear(8, 8, 1, True, 2)),
+            {"window": 2},
+            "correct window or output_gate",
+        ),
         (stack(linear(4, 7, 1, True, 0)), {"output_gate": False}, "output_gate False"),
         ({**LAYER, "layers.0.linear.extra": torch.ones(2)}, {}, "extra is not expected: remove it"),
     ],

@@ -56,7 +56,7 @@ def test_a_regressor_of_both_directions_names_its_pooling(tmp_path: Path) -> Non
         ({}, ["a"], "names 1 values with 1 outputs each, but the head has 4"),
         ({"quantiles": [0.1, 0.5, 0.9]}, None, "names 1 values with 3 outputs each"),
         ({"quantiles": [2]}, None, "quantiles.0: Input should be less than 1"),
-        ({"forecasts": True}, None, "forecasts needs a value for each feature"),
+        ({"forecasts": True}, None, "forecasts must have a value for each feature"),
         ({"steps": "some"}, None, "steps: Input should be 'last' or 'every'"),
     ],
     ids=str,

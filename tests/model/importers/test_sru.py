@@ -169,7 +169,7 @@ def test_training_options_are_accepted_and_dropped(tmp_path: Path) -> None:
     assert model.codec is None
 
 
-def test_what_a_state_dict_cannot_tell_is_asked_for(tmp_path: Path) -> None:
+def test_an_option_that_a_state_dict_does_not_show_is_requested(tmp_path: Path) -> None:
     tensors = script_tensors("generate", ENWIK8)
     assert "--options" in refused(tmp_path, tensors, "generate")
 

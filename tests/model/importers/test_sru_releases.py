@@ -120,7 +120,7 @@ def test_the_stored_scale_counts_by_release(
     [(1.5, {"rescale": False}), (None, {}), (None, {"use_relu": 1})],
     ids=str,
 )
-def test_a_release_is_asked_for_where_two_compute_differently(
+def test_a_release_is_requested_where_two_compute_differently(
     tmp_path: Path, scale: float | None, options: dict[str, Any]
 ) -> None:
     tensors = stack(layer(*SQUARE, 0, scale=scale))
@@ -129,7 +129,7 @@ def test_a_release_is_asked_for_where_two_compute_differently(
     assert ("2.0.0 to 2.1.4" if scale else "2018") in message
 
 
-def test_no_release_is_asked_for_where_all_agree(tmp_path: Path) -> None:
+def test_no_release_is_requested_where_all_agree(tmp_path: Path) -> None:
     imported(tmp_path, stack(layer(*SQUARE, 0, scale=1.0)), "encode", options={})
     imported(tmp_path, stack(layer(8, 12, 0, scale=1.5)), "encode", options={})
     imported(tmp_path, stack(layer(8, 12, 0, scale=None)), "encode", options={})

@@ -16,7 +16,7 @@ from tests.model.importers.srupp_state_dicts import PLAIN, command, experiment, 
 
 
 @pytest.mark.parametrize("missing", ["num_heads", "window", "bidirectional"])
-def test_what_a_state_dict_does_not_tell_is_asked_for_by_name(missing: str) -> None:
+def test_an_option_that_a_state_dict_does_not_show_is_requested_by_name(missing: str) -> None:
     options = {name: value for name, value in PLAIN.items() if name != missing}
     with pytest.raises(OptionError, match=rf"^{missing} is not stored in a state dict"):
         read(state_dict(stack()), options, "encode")
@@ -27,7 +27,7 @@ def test_without_options_all_that_is_missing_is_named() -> None:
         read(state_dict(stack()), None, "encode")
 
 
-def test_the_place_of_a_norm_is_asked_for_where_sizes_do_not_tell_it() -> None:
+def test_the_place_of_a_norm_is_requested_where_sizes_do_not_show_it() -> None:
     square = state_dict(stack(input_size=8, layer_norm=True))
     with pytest.raises(OptionError, match=r"^normalize_after is not stored"):
         read(square, PLAIN, "encode")
@@ -134,7 +134,7 @@ def test_a_language_model_trained_without_layer_norm_scales_its_embedding(
     assert imported.embedding.scale == (8**0.5 if scaled else 1)
 
 
-def test_whether_an_embedding_is_scaled_is_asked_for() -> None:
+def test_whether_an_embedding_is_scaled_is_requested() -> None:
     tensors = experiment(stack(input_size=8), shared=True)
     with pytest.raises(OptionError, match=r"^layer_norm is not stored"):
         read(tensors, {"num_heads": 1, "window": 5}, "generate")

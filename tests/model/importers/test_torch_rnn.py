@@ -188,7 +188,7 @@ LSTM = dict(nn.LSTM(3, 4).state_dict())
 RNN = dict(nn.RNN(3, 4).state_dict())
 
 
-def test_what_cannot_be_told_is_asked_for_by_name(tmp_path: Path) -> None:
+def test_an_option_that_weights_do_not_show_is_requested_by_name(tmp_path: Path) -> None:
     assert '"nonlinearity" is not stored' in refused(tmp_path, RNN, "encode", *FORMAT)
 
 

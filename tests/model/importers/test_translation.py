@@ -183,7 +183,7 @@ def test_a_system_with_another_part_is_refused_by_its_name(
         (PLAIN, {"nhead": None}, "nhead: Input should be a valid integer"),
         (PLAIN, {"nhead": 3}, "must be a multiple of nhead"),
         (PLAIN, {"bidirectional": True}, "SRU layers of encoder and decoder differ"),
-        (PLAIN, {"positions": "sinusoidal"}, "but the weights have positions"),
+        (PLAIN, {"positions": "sinusoidal"}, "but the weights have learned positions"),
         (GOLDEN / "flambe-started", {"positions": None}, '"positions" is not stored'),
     ],
 )

@@ -13,7 +13,7 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from sruserve.model.errors import FolderError
 from sruserve.model.folder import Model, load_model
 from sruserve.model.text.characters import Characters
-from sruserve.model.text.codec import Words
+from sruserve.model.text.words import Words
 from tests.model.importers.running import imported, refused, run_import
 from tests.model.importers.scripts import CLASSIFIER, WORDS, script_tensors
 

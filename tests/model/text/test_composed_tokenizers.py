@@ -11,7 +11,7 @@ from tokenizers import pre_tokenizers as pre
 from tokenizers.models import BPE, Unigram, WordLevel, WordPiece
 
 from sruserve.model.errors import FolderError
-from sruserve.model.text.codec import tokenizer_codec
+from sruserve.model.text.vocabulary_files import tokenizer_codec
 from tests.model.text.trained_tokenizers import LLAMA_3
 
 MARK = "\u2581"

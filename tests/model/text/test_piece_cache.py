@@ -12,8 +12,9 @@ from tokenizers.models import BPE, Unigram
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from sruserve.model.text import tokenizer_file
-from sruserve.model.text.codec import Words, tokenizer_codec
 from sruserve.model.text.piece_cache import MAX_BYTES, MAX_CHARACTERS, PieceCache
+from sruserve.model.text.vocabulary_files import tokenizer_codec
+from sruserve.model.text.words import Words
 
 LETTERS = {letter: index for index, letter in enumerate(ascii_lowercase)}
 
@@ -48,7 +49,7 @@ def left_behind() -> Iterator[Callable[[], int]]:
         tracemalloc.stop()
 
 
-def test_long_words_leave_nothing_behind(letters: Words) -> None:
+def test_long_words_leave_nothing(letters: Words) -> None:
     letters.locate("warm up")
     with left_behind() as size:
         for word in random_words(100, 4000):
@@ -75,7 +76,7 @@ def test_what_is_kept_of_short_words_is_bounded_in_bytes(
     assert MAX_BYTES <= 8 << 20
 
 
-def test_a_word_that_comes_again_is_not_tokenised_again(
+def test_a_word_that_is_repeated_is_not_tokenised_again(
     letters: Words, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = letters.encode("how far")[0].tolist(), letters.locate("how far")[1].tolist()

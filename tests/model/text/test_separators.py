@@ -11,7 +11,9 @@ from tokenizers import pre_tokenizers as pre
 from tokenizers.models import WordLevel
 
 import sruserve
-from sruserve.model.text.codec import Codec, Words, tokenizer_codec
+from sruserve.model.text.codec import Codec
+from sruserve.model.text.vocabulary_files import tokenizer_codec
+from sruserve.model.text.words import Words
 
 # More entries at both ends than those that are tried: only the proof decides.
 ENTRIES = (

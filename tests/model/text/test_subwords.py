@@ -7,7 +7,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sruserve.model.text.codec import Codec, pieces_after, tokenizer_codec
+from sruserve.model.text.codec import Codec, pieces_after
+from sruserve.model.text.vocabulary_files import tokenizer_codec
 from tests.model.text.trained_tokenizers import KINDS, SENTENCES, trained
 
 ALPHABET = [

@@ -23,10 +23,12 @@ from tokenizers.pre_tokenizers import (
 )
 
 from sruserve.model.errors import FolderError, TextError
-from sruserve.model.text import codec as text_module
-from sruserve.model.text import normalized, subwords
-from sruserve.model.text.codec import Bytes, Codec, Words, make_codec, tokenizer_codec
+from sruserve.model.text import words as words_module
+from sruserve.model.text.byte_values import Bytes
+from sruserve.model.text.codec import Codec
 from sruserve.model.text.normalizers import growth, work
+from sruserve.model.text.vocabulary_files import make_codec, tokenizer_codec
+from sruserve.model.text.words import Words
 
 
 @pytest.fixture(scope="module")
@@ -349,7 +351,7 @@ BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, 
         "bert", "charsmap", "pre-tokenizers",
     ],
 )  # fmt: skip
-def test_normalizers_that_could_make_a_text_much_longer_are_refused(
+def test_normalizers_that_could_lengthen_a_text_beyond_the_bound_are_refused(
     tmp_path: Path, content: bytes
 ) -> None:
     (tmp_path / "tokenizer.json").write_bytes(content)
@@ -421,7 +423,7 @@ def with_split(pattern: str) -> dict[str, Any]:
 
 
 def test_the_work_of_ordinary_tokenizers_is_little() -> None:
-    demo = Path(text_module.__file__).parents[2] / "demo/question-type/tokenizer.json"
+    demo = Path(words_module.__file__).parents[2] / "demo/question-type/tokenizer.json"
     ordinary = [json.loads(demo.read_bytes()), json.loads(with_steps()), with_model(BERT)]
     patterns = [" {2,}", r"\s+", r"\w+|[^\w\s]", "``|''|[“”„«»]", r"[\s\p{Z}\p{C}]", r"\.\p{Han}"]
     for content in (*ordinary, *map(with_split, patterns)):
@@ -446,7 +448,7 @@ def test_the_work_of_ordinary_tokenizers_is_little() -> None:
         ]),
     ],
 )  # fmt: skip
-def test_work_that_an_author_made_much_is_seen(content: dict[str, Any]) -> None:
+def test_expensive_work_of_a_tokenizer_is_counted(content: dict[str, Any]) -> None:
     assert work(content) > 512
 
 
@@ -455,11 +457,9 @@ ACROSS = replace(".", String=" .")  # so that texts are read as a whole
 
 @pytest.mark.parametrize("across", [[], [ACROSS]], ids=["words", "whole texts"])
 def test_a_text_without_cuts_that_normalizers_make_too_long_is_refused(
-    monkeypatch: pytest.MonkeyPatch, across: list[dict[str, Any]]
+    across: list[dict[str, Any]],
 ) -> None:
-    for module in (normalized, text_module, subwords):
-        monkeypatch.setattr(module, "MAX_NORMALIZED", 16 * 100)
-    codec = tokenizer_codec(with_steps(LONGER, *across), "")
+    codec = tokenizer_codec(with_steps(LONGER, *across), "", max_normalized=16 * 100)
     assert isinstance(codec, Words) == (not across)
     assert len(codec.encode("b " * 200)[0]) == 200
     for text in ("b" * 1600, "a" * 100):  # only what they do make longer counts
@@ -471,12 +471,10 @@ def test_a_text_without_cuts_that_normalizers_make_too_long_is_refused(
 
 @pytest.mark.parametrize("across", [[], [ACROSS]], ids=["words", "whole texts"])
 def test_characters_of_several_bytes_that_become_as_many_of_one_byte_count_as_these(
-    monkeypatch: pytest.MonkeyPatch, across: list[dict[str, Any]]
+    across: list[dict[str, Any]],
 ) -> None:
-    for module in (normalized, text_module, subwords):
-        monkeypatch.setattr(module, "MAX_NORMALIZED", 16 * 100)
     shortened = replace("aaaa", String="\N{GRINNING FACE}")
-    codec = tokenizer_codec(with_steps(shortened, *across), "")
+    codec = tokenizer_codec(with_steps(shortened, *across), "", max_normalized=16 * 100)
     assert isinstance(codec, Words) == (not across)
     assert len(codec.encode("\N{GRINNING FACE}" * 400)[0]) == 1
     for read in (codec.encode, codec.locate):

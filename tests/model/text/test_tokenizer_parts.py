@@ -17,7 +17,8 @@ from tokenizers.pre_tokenizers import (
 )
 
 from sruserve.model.errors import FolderError
-from sruserve.model.text.codec import Codec, pieces_after, token_text, tokenizer_codec
+from sruserve.model.text.codec import Codec, pieces_after, token_text
+from sruserve.model.text.vocabulary_files import tokenizer_codec
 from tests.model.text.trained_tokenizers import LLAMA_3, trained
 
 Change = Callable[[Tokenizer], None]
@@ -83,7 +84,7 @@ def test_a_part_that_cannot_be_honoured_is_named(change: Change, named: str | No
          "pre-tokenizer UnicodeScripts"),
         ("byte level",
          part("pre_tokenizer", Sequence([ByteLevel(), Metaspace(prepend_scheme="first")])),
-         "Metaspace (first) behind another one"),
+         "Metaspace (first) after another one"),
         ("byte level", lambda tokenizer: tokenizer.add_tokens(["a b"]), "added token 'a b'"),
         ("byte level", lambda tokenizer: tokenizer.add_tokens([AddedToken("<m>", rstrip=True)]),
          "added token '<m>'"),
@@ -125,7 +126,7 @@ def test_a_tokenizer_without_a_decoder_has_the_one_that_its_marks_tell() -> None
         assert b"".join(pieces[i] for i in ids).decode().strip() == "be a the"
 
 
-def test_a_prepended_space_may_come_behind_lower_case() -> None:
+def test_a_prepended_space_may_follow_lower_case() -> None:
     parts = [
         normalizers.Lowercase(),
         normalizers.Prepend("\u2581"),
@@ -204,7 +205,7 @@ def test_a_character_without_an_entry_is_named() -> None:
 
 
 @pytest.mark.parametrize("character", ["\u200b", "\x07"], ids=["to a space", "to nothing"])
-def test_a_text_is_not_cut_behind_a_character_that_normalizers_make_white(character: str) -> None:
+def test_a_text_is_not_cut_after_a_character_that_normalizers_make_white(character: str) -> None:
     steps = [normalizers.Nmt(), normalizers.Replace(Regex(" {2,}"), " ")]
     codec = changed("metaspace first", part("normalizer", normalizers.Sequence(steps)))
     text = f"be {character} a"
@@ -213,7 +214,7 @@ def test_a_text_is_not_cut_behind_a_character_that_normalizers_make_white(charac
     assert [*first, *second] == codec.encode(text)[0].tolist()
 
 
-def test_words_behind_an_expression_that_joins_marks_and_letters_are_read_with_them() -> None:
+def test_words_after_an_expression_that_joins_marks_and_letters_are_read_with_them() -> None:
     words = {word: i for i, word in enumerate(("<unk>", "she", "said", '"', "hello", '"hello'))}
     tokenizer = Tokenizer(WordLevel(words, unk_token="<unk>"))
     tokenizer.pre_tokenizer = Sequence([Split(Regex(LLAMA_3), "isolated"), WhitespaceSplit()])

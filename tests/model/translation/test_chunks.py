@@ -1,4 +1,4 @@
-"""Sources that come in chunks: any split has the memory and the state of the whole source."""
+"""Sources that arrive in chunks: any split has the memory and the state of the whole source."""
 
 import random
 
@@ -12,7 +12,7 @@ LENGTHS = [5, 1, 17, 40, 2]
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
-def test_a_system_says_whether_its_sources_may_come_in_chunks(name: str) -> None:
+def test_a_system_says_whether_its_sources_may_arrive_in_chunks(name: str) -> None:
     because = random_system(name).whole_because
     if name in ONE_WAY:
         assert because is None

@@ -49,9 +49,7 @@ def test_a_source_has_the_same_memory_alone_and_among_others(name: str) -> None:
 
 def test_many_sources_are_encoded_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     system, texts = random_system("transformer"), sources([40] * 60 + [3])
-    monkeypatch.setattr("sruserve.model.translation.translator._ENCODED_ROWS", 1 << 20)
-    whole = system.encode(texts)
-    monkeypatch.undo()
+    whole = system.encode(texts, max_rows=1 << 20)
     calls: list[int] = []
     encode = system._encode
 

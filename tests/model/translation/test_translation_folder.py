@@ -166,7 +166,7 @@ def test_missing_and_misshapen_weights_are_named(tmp_path: Path) -> None:
         save_translation(tmp_path / "m", config, tensors, {})
 
 
-def test_translation_systems_and_other_models_are_told_apart(tmp_path: Path) -> None:
+def test_translation_systems_and_other_models_are_distinguished(tmp_path: Path) -> None:
     config = config_of(transformer())
     system = save_translation(tmp_path / "system", config, random_weights(config), {}).path
     other = save_random_model(tmp_path / "lm", vocab_size=9)

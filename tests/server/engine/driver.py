@@ -16,7 +16,6 @@ from sruserve.server.engine.job import (
     Classified,
     Generated,
     Job,
-    JobKind,
     Result,
     Sampling,
     Scored,
@@ -24,6 +23,7 @@ from sruserve.server.engine.job import (
     Snapshot,
     StateOutput,
 )
+from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.engine.state_cache.copy_stream import CopyStream
 
 

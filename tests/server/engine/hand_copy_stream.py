@@ -52,13 +52,13 @@ class HandCopyStream:
 
 class HandCopyEvent:
     def __init__(self, copy_stream: HandCopyStream, count: int) -> None:
-        self.lane, self.count = copy_stream, count
+        self.stream, self.count = copy_stream, count
 
     def done(self) -> bool:
-        if self.lane.made < self.count and 0 <= self.lane.allowed < self.count:
+        if self.stream.made < self.count and 0 <= self.stream.allowed < self.count:
             return False
-        self.lane.make(self.count)
+        self.stream.make(self.count)
         return True
 
     def wait(self) -> None:
-        self.lane.make(self.count)
+        self.stream.make(self.count)

@@ -9,7 +9,8 @@ import pytest
 
 from sruserve.server.engine.admission_queue import AdmissionQueue
 from sruserve.server.engine.config import EngineConfig
-from sruserve.server.engine.job import Job, JobKind, SequenceInput
+from sruserve.server.engine.job import Job, SequenceInput
+from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.errors import Overloaded
 
 
@@ -33,7 +34,7 @@ def job(
 
 
 @pytest.mark.parametrize(("pace", "retry_after"), [(0.01, 1), (0.5, 5), (2.0, 19), (30.0, 60)])
-def test_a_full_queue_asks_to_come_back_when_half_of_it_is_through(
+def test_a_full_queue_says_to_retry_when_half_of_it_is_done(
     loop: asyncio.AbstractEventLoop, pace: float, retry_after: int
 ) -> None:
     now = 0.0

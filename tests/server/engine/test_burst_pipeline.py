@@ -15,7 +15,8 @@ from sruserve.model.folder import Model
 from sruserve.server.engine.config import EngineConfig
 from sruserve.server.engine.engine import _STEPS_BESIDE
 from sruserve.server.engine.graph_decoder import GraphDecoder
-from sruserve.server.engine.job import Generated, JobKind, Sampling, SequenceInput, StateOutput
+from sruserve.server.engine.job import Generated, Sampling, SequenceInput, StateOutput
+from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.engine.model_runner import ModelRunner
 from sruserve.server.errors import EngineFailure
 from tests.server.engine.driver import Driver, Submission, same_state

@@ -18,7 +18,7 @@ from tests.server.engine.driver import Driver
 from tests.support import random_model
 
 
-def test_all_of_a_completion_comes_in_whole_bursts(tmp_path: Path) -> None:
+def test_all_of_a_completion_arrives_in_whole_bursts(tmp_path: Path) -> None:
     async def run(driver: Driver) -> None:
         await driver.generate("To be", 1 + 10 * 16)
 

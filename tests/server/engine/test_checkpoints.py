@@ -10,14 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sruserve.server.engine.config import EngineConfig
-from sruserve.server.engine.job import (
-    Generated,
-    JobKind,
-    Sampling,
-    SequenceInput,
-    Snapshot,
-    StateOutput,
-)
+from sruserve.server.engine.job import Generated, Sampling, SequenceInput, Snapshot, StateOutput
+from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.errors import Draining
 from tests.server.engine.driver import Driver, Submission, same_state
 from tests.server.engine.hand_copy_stream import HandCopyStream
@@ -59,7 +53,7 @@ def pieces(results: list[Any]) -> list[Generated]:
     length=st.integers(1, 4),
     penalty=st.sampled_from([0.0, 1.0]),
 )
-def test_every_checkpoint_goes_on_as_if_nothing_had_happened(
+def test_every_checkpoint_continues_as_if_nothing_had_happened(
     lm: Driver, interval: int, seed: int, begin: int, length: int, penalty: float
 ) -> None:
     async def run() -> None:

@@ -9,11 +9,8 @@ import numpy as np
 import pytest
 
 from sruserve.model.network import Network
-from sruserve.server.engine.job import (
-    JobKind,
-    SequenceInput,
-    Snapshot,
-)
+from sruserve.server.engine.job import SequenceInput, Snapshot
+from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.engine.scheduling.scheduler import Scheduler
 from sruserve.server.engine.sequence import ActiveSequence
 from sruserve.server.errors import (
@@ -69,7 +66,7 @@ def test_a_failure_in_settling_ends_its_jobs_and_leaves_no_row(
     asyncio.run(run())
 
 
-def test_a_model_that_does_not_run_is_told_at_the_start(
+def test_a_model_that_does_not_run_is_reported_at_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: Any) -> None:
@@ -80,7 +77,7 @@ def test_a_model_that_does_not_run_is_told_at_the_start(
         pass
 
 
-def test_a_failing_scheduler_ends_what_is_here_and_the_engine_goes_on(
+def test_a_failing_scheduler_ends_what_is_here_and_the_engine_continues(
     lm: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: Any) -> None:

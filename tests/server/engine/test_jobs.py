@@ -8,13 +8,8 @@ from pathlib import Path
 import pytest
 
 from sruserve.server.engine.config import EngineConfig
-from sruserve.server.engine.job import (
-    Generated,
-    JobKind,
-    Sampling,
-    SequenceInput,
-    StateOutput,
-)
+from sruserve.server.engine.job import Generated, Sampling, SequenceInput, StateOutput
+from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.errors import (
     DeadlineExceeded,
     EmptyInput,
@@ -47,7 +42,7 @@ def test_a_completion_that_decodes_holds_neither_its_prompt_nor_its_first_state(
     asyncio.run(run())
 
 
-def test_text_is_told_as_it_comes_and_once(lm: Driver) -> None:
+def test_text_is_delivered_once_and_as_it_is_generated(lm: Driver) -> None:
     async def run() -> None:
         item = SequenceInput(lm.ids("Hello"), seed=3)
         submission = lm.job(
@@ -79,7 +74,7 @@ def test_a_completion_of_nothing_is_refused(lm: Driver) -> None:
     asyncio.run(run())
 
 
-def test_a_token_that_is_no_text_alone_is_told_as_its_bytes(tmp_path: Path) -> None:
+def test_a_token_that_is_no_text_alone_is_reported_as_its_bytes(tmp_path: Path) -> None:
     model = random_model(tmp_path / "lm", vocabulary=list(range(97, 256)))
 
     async def run(driver: Driver) -> None:
@@ -145,7 +140,7 @@ def test_long_inputs_do_not_stall_decodes(tmp_path: Path) -> None:
         asyncio.run(run(driver))
 
 
-def test_a_full_queue_refuses_at_once_and_goes_on(tmp_path: Path) -> None:
+def test_a_full_queue_refuses_at_once_and_continues(tmp_path: Path) -> None:
     model = random_model(tmp_path / "lm")
 
     async def run(*sizes: int) -> None:

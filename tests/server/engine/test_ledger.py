@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sruserve.server.engine.job import Job, JobKind, Sampling, SequenceInput
+from sruserve.server.engine.job import Job, Sampling, SequenceInput
+from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.engine.ledger import Ledger
 from sruserve.server.engine.sequence import ActiveSequence, sequences_of
 

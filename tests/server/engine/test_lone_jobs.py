@@ -10,7 +10,8 @@ import pytest
 
 from sruserve.model.folder import Model
 from sruserve.model.network import Network
-from sruserve.server.engine.job import Classified, JobKind, SequenceInput, Snapshot, StateOutput
+from sruserve.server.engine.job import Classified, SequenceInput, Snapshot, StateOutput
+from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.engine.state_cache.cache import CachedState
 from sruserve.server.errors import EngineFailure, Overloaded
 from tests.server.engine.driver import Driver, Submission

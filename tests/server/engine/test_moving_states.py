@@ -12,14 +12,8 @@ from torch import Tensor
 from sruserve.kernels.side_stream import StreamEvent
 from sruserve.model.folder import Model
 from sruserve.server.engine.config import EngineConfig
-from sruserve.server.engine.job import (
-    Generated,
-    JobKind,
-    Sampling,
-    SequenceInput,
-    Snapshot,
-    StateOutput,
-)
+from sruserve.server.engine.job import Generated, Sampling, SequenceInput, Snapshot, StateOutput
+from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.errors import EngineFailure
 from tests.server.engine.driver import Driver, Submission, same_state
 from tests.server.engine.hand_copy_stream import HandCopyStream
@@ -73,7 +67,7 @@ def submit(
     )
 
 
-def test_a_decode_goes_on_while_a_state_arrives_and_its_stream_joins_later(
+def test_a_decode_continues_while_a_state_arrives_and_its_stream_joins_later(
     lm: Driver, copy_stream: HandCopyStream
 ) -> None:
     async def run() -> None:
@@ -107,7 +101,7 @@ def test_where_nothing_else_can_run_the_device_waits_and_not_the_host(
     asyncio.run(run())
 
 
-def test_a_decode_goes_on_while_a_state_leaves_and_its_row_is_not_written_to(
+def test_a_decode_continues_while_a_state_leaves_and_its_row_is_not_written_to(
     lm: Driver, copy_stream: HandCopyStream
 ) -> None:
     async def run() -> None:
@@ -129,7 +123,7 @@ def test_a_decode_goes_on_while_a_state_leaves_and_its_row_is_not_written_to(
     asyncio.run(run())
 
 
-def test_a_streams_last_result_comes_after_its_earlier_text(
+def test_a_streams_last_result_follows_its_earlier_text(
     lm: Driver, copy_stream: HandCopyStream
 ) -> None:
     async def run() -> None:
@@ -230,7 +224,7 @@ def test_a_state_of_the_wrong_size_fails_its_job_alone(lm: Driver) -> None:
     asyncio.run(run())
 
 
-def test_more_states_than_rows_and_staging_come_and_go_in_turns(
+def test_more_states_than_rows_and_staging_arrive_and_leave_in_turns(
     lm: Driver, copy_stream: HandCopyStream
 ) -> None:
     async def run() -> None:

@@ -17,13 +17,8 @@ from sruserve.model.heads.config import HeadConfig
 from sruserve.model.network import Network
 from sruserve.model.text.packed import PackedIds
 from sruserve.server.engine.config import EngineConfig
-from sruserve.server.engine.job import (
-    Classified,
-    JobKind,
-    PackedInputs,
-    SequenceInput,
-    StateOutput,
-)
+from sruserve.server.engine.job import Classified, PackedInputs, SequenceInput, StateOutput
+from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.engine.threads import ThreadPolicy
 from sruserve.server.errors import DeadlineExceeded, EngineFailure, NotFinite
 from tests.server.engine.driver import Driver, Submission
@@ -372,7 +367,7 @@ def test_jobs_that_are_left_go_to_the_scheduler_beside_one_of_another_kind(model
     assert driver.scheduled > 0
 
 
-def test_whoever_left_or_waited_too_long_gets_no_result(driver: Watched) -> None:
+def test_a_job_that_was_cancelled_or_waited_too_long_gets_no_result(driver: Watched) -> None:
     async def run() -> None:
         left, late = driver.read(5), driver.read(5, deadline=1e-9)
         stays = driver.read(5)

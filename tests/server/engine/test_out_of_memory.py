@@ -11,7 +11,8 @@ from sruserve.model.folder import Model
 from sruserve.model.network import Network
 from sruserve.server.engine import state_manager as states
 from sruserve.server.engine.config import EngineConfig
-from sruserve.server.engine.job import Generated, JobKind, Sampling, SequenceInput, StateOutput
+from sruserve.server.engine.job import Generated, Sampling, SequenceInput, StateOutput
+from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.engine.model_runner import ModelRunner
 from sruserve.server.engine.output_reader import StepResult
 from sruserve.server.engine.scheduling import scheduler

@@ -11,7 +11,8 @@ from torch import Tensor
 from sruserve.model.folder import Model
 from sruserve.model.heads.regression import Regression
 from sruserve.server.engine.config import EngineConfig
-from sruserve.server.engine.job import Encoded, JobKind, SequenceInput, StateOutput, Tagged
+from sruserve.server.engine.job import Encoded, SequenceInput, StateOutput, Tagged
+from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.engine.output_reader import OutputReader, OutputSlice
 from sruserve.server.engine.sequence_outputs import SequenceOutputs
 from tests.server.engine.driver import Driver, same_state
@@ -30,7 +31,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Model:
     return random_model(tmp_path_factory.mktemp("encoder") / "m", "encode", vocab_size=20)
 
 
-def tag(model: Model, state_output: StateOutput, *sizes: int, step: int = 4096) -> list[Tagged]:
+def tag(model: Model, state_output: StateOutput, *sizes: int, **options: int) -> list[Tagged]:
     """Tag the ids in chunks of these sizes, each from the state of the last."""
 
     async def run(driver: Driver) -> list[Tagged]:
@@ -47,7 +48,7 @@ def tag(model: Model, state_output: StateOutput, *sizes: int, step: int = 4096) 
             begin += size
         return results
 
-    with Driver(model, EngineConfig(max_batch_tokens=step)) as driver:
+    with Driver(model, EngineConfig(**options)) as driver:
         return asyncio.run(run(driver))
 
 
@@ -57,7 +58,7 @@ def test_labels_are_those_of_one_step_however_they_are_cut(
     tagger: Model, state_output: StateOutput, step: int
 ) -> None:
     (whole,) = tag(tagger, StateOutput.COPY, 300)
-    parts = tag(tagger, state_output, 1, 100, 0, 199, step=step)
+    parts = tag(tagger, state_output, 1, 100, 0, 199, max_batch_tokens=step)
     assert np.array_equal(np.concatenate([part.labels for part in parts]), whole.labels)
     assert np.array_equal(np.concatenate([part.scores for part in parts]), whole.scores)
     assert [part.before for part in parts] == [None, *whole.labels[[0, 100, 100]].tolist()]
@@ -76,9 +77,8 @@ def test_scores_are_taken_in_blocks_that_change_nothing(
         rows.append(len(hidden))
         return logits(hidden)
 
-    monkeypatch.setattr("sruserve.model.heads.softmaxes.LOGITS", 64)
     monkeypatch.setattr(tagger.network, "logits", spy)
-    (blocks,) = tag(tagger, StateOutput.COPY, 300)
+    (blocks,) = tag(tagger, StateOutput.COPY, 300, max_block_scores=64)
     assert 64 // len(tagger.labels) in rows
     assert 300 not in rows
     assert np.array_equal(blocks.labels, whole.labels)
@@ -138,10 +138,9 @@ def test_the_scores_of_all_blocks_of_a_step_go_into_one_array(
     async def run(driver: Driver) -> None:
         await driver.job(JobKind.SCORE, [SequenceInput(IDS)]).results()
 
-    monkeypatch.setattr("sruserve.model.heads.softmaxes.LOGITS", 64)
     monkeypatch.setattr(model.network, "log_probs", spy_block)
     monkeypatch.setattr(OutputReader, "read", spy)
-    with Driver(model) as driver:
+    with Driver(model, EngineConfig(max_block_scores=64)) as driver:
         asyncio.run(run(driver))
     assert sizes == [len(IDS) - 1]
     assert len(blocks) == -(-len(IDS) // 3)

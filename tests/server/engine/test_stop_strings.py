@@ -1,4 +1,4 @@
-"""Stop strings: inside a burst, across requests, and the state right behind them."""
+"""Stop strings: inside a burst, across requests, and the state right after them."""
 
 import asyncio
 from itertools import pairwise
@@ -12,20 +12,15 @@ from hypothesis import strategies as st
 
 from sruserve.model.network import Network
 from sruserve.server.engine.config import EngineConfig
-from sruserve.server.engine.job import (
-    Generated,
-    JobKind,
-    Sampling,
-    SequenceInput,
-    StateOutput,
-)
+from sruserve.server.engine.job import Generated, Sampling, SequenceInput, StateOutput
+from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.engine.settle import Settler
 from tests.server.engine.driver import Driver, same_state
 from tests.support import random_model
 
 
 @pytest.mark.parametrize("length", [1, 3])
-def test_a_stop_string_inside_a_burst_leaves_the_state_right_behind_it(
+def test_a_stop_string_inside_a_burst_leaves_the_state_right_after_it(
     lm: Driver, length: int
 ) -> None:
     async def run() -> None:
@@ -112,7 +107,7 @@ def test_a_stop_string_across_two_requests_stops_as_in_one(
     asyncio.run(run())
 
 
-def test_text_held_back_comes_before_what_follows_a_new_prompt(lm: Driver) -> None:
+def test_text_held_back_precedes_what_follows_a_new_prompt(lm: Driver) -> None:
     async def run() -> None:
         made = await lm.generate("To be", 20)
         stop = (made.text[-1] + "zzz",)

@@ -8,7 +8,8 @@ import numpy as np
 
 from sruserve.model.folder import Model
 from sruserve.server.engine.config import EngineConfig
-from sruserve.server.engine.job import Classified, JobKind, SequenceInput, StateOutput
+from sruserve.server.engine.job import Classified, SequenceInput, StateOutput
+from sruserve.server.engine.job_kind import JobKind
 from tests.server.engine.driver import Driver
 
 CLASSIFIER: dict[str, Any] = {"task": "classify", "vocab_size": 50, "input_size": 8}

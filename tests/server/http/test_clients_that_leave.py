@@ -86,7 +86,9 @@ def _has_queued(of_the_server: object) -> bool:
     )
 
 
-def test_others_go_on_while_clients_leave(client: httpx.Client, application: Application) -> None:
+def test_others_continue_while_clients_leave(
+    client: httpx.Client, application: Application
+) -> None:
     body = {"model": "characters", "prompt": "To be", "max_tokens": 400, "seed": 5}
     alone = client.post("/v1/completions", json=body).json()["choices"][0]["text"]
     texts: list[str] = []

@@ -25,7 +25,7 @@ def reply(client: httpx.Client, method: str, path: str, body: bytes = b"") -> tu
         ("/v1/responses", {"input": "To be", "max_output_tokens": 5}, b"}\n\n"),
     ],
 )
-def test_events_come_without_chunks(
+def test_events_are_sent_without_chunks(
     client: httpx.Client, path: str, more: dict[str, object], last: bytes
 ) -> None:
     body = {"model": "characters", "stream": True} | more

@@ -36,7 +36,7 @@ def test_probes_say_ready(client: httpx.Client) -> None:
         assert (reply.status_code, reply.json()) == (200, {"status": "ok"})
 
 
-def test_probes_ignore_what_is_behind_their_paths(client: httpx.Client) -> None:
+def test_probes_ignore_queries_and_slashes_after_their_paths(client: httpx.Client) -> None:
     assert client.get("/livez?" + "a=1&" * 2000).json() == {"status": "ok"}
 
 
@@ -73,7 +73,9 @@ def test_readiness_is_503_when_an_engine_has_died_and_liveness_is_not(
     assert client.get("/readyz").status_code == 200
 
 
-def test_a_plain_request_for_the_socket_is_told_to_open_one(client: httpx.Client) -> None:
+def test_the_error_of_a_plain_request_for_the_socket_says_how_to_open_one(
+    client: httpx.Client,
+) -> None:
     reply = client.get("/v1/stream")
     assert (reply.status_code, reply.headers["upgrade"]) == (426, "websocket")
     assert reply.headers["connection"] == "upgrade"

@@ -86,7 +86,7 @@ def test_the_only_classifier_need_not_be_named(
 
 
 @pytest.mark.parametrize("side", ["Right", "Left"])
-def test_what_is_too_long_is_cut_only_if_asked(serve: Serve, side: str) -> None:
+def test_a_long_text_is_cut_only_on_request(serve: Serve, side: str) -> None:
     text = "who what where when " * 5
     with serve("question", "whole", max_input_bytes=24, max_batch_tokens=4) as (client, _):
         long = {"inputs": text, "truncation_direction": side}

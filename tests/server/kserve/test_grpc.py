@@ -44,7 +44,7 @@ def test_an_inference_answers_what_http_answers(
         np.testing.assert_array_equal(one, other)
 
 
-def test_a_state_goes_on_over_grpc(rpc: Any) -> None:
+def test_a_state_continues_over_grpc(rpc: Any) -> None:
     def ask(text: str, **parameters: Any) -> Any:
         return rpc.infer("question", [texts(triton, "text", text)], parameters=parameters)
 
@@ -93,7 +93,7 @@ def test_sequences_share_a_stream_of_responses(
         np.testing.assert_array_equal(result.as_numpy("scores"), whole)
 
 
-def test_a_sequence_that_was_not_started_is_told_in_tritons_words(rpc: Any) -> None:
+def test_a_sequence_that_was_not_started_gets_the_error_of_triton(rpc: Any) -> None:
     with pytest.raises(InferenceServerException, match="must specify the START flag") as caught:
         rpc.infer(
             "question",
@@ -203,7 +203,7 @@ def test_infer_in_the_background_and_many_at_a_time(rpc: Any) -> None:
         np.testing.assert_array_equal(result.as_numpy("scores"), expected)
 
 
-def test_a_stream_answers_in_order_and_goes_on_after_an_error(
+def test_a_stream_answers_in_order_and_continues_after_an_error(
     rpc: Any, grpc_server: tuple[httpx.Client, Application]
 ) -> None:
     answers: queue.Queue[Any] = queue.Queue()

@@ -13,10 +13,10 @@ import pytest
 from sruserve.server.http.connections import network_of
 from sruserve.server.kernel_buffers import socket_of
 from sruserve.server.kserve.grpc import port_connections
-from sruserve.server.kserve.grpc import server as grpc_server
 from sruserve.server.kserve.grpc.connection_shares import Connection, ConnectionShares
 from sruserve.server.kserve.grpc.port_connections import PortConnections
 from sruserve.server.kserve.grpc.syn_filter import ignore_networks
+from sruserve.server.tuning import Tuning
 from tests.server.conftest import Serve
 from tests.server.kserve.grpc_limits import LIVE, port
 from tests.server.kserve.raw_http2 import RawClient
@@ -185,12 +185,10 @@ def test_a_look_that_finds_no_free_descriptor_is_not_the_last_one(
     assert found.networks
 
 
-def test_silent_connections_of_one_address_keep_nobody_else_out(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(grpc_server, "_HELLO_SECONDS", 3600)
+def test_silent_connections_of_one_address_keep_nobody_else_out(serve: Serve) -> None:
     limits = {"grpc_port": 0, "grpc_connections": 8, "keep_alive_seconds": 3600}
-    with serve("question", **limits) as running, ExitStack() as stack:
+    patient = Tuning(grpc_hello_seconds=3600)
+    with serve("question", tuning=patient, **limits) as running, ExitStack() as stack:
         silent = [stack.enter_context(socket.socket()) for _ in range(8)]
         for each in silent:
             each.bind((CROWD, 0))

@@ -106,7 +106,7 @@ def test_long_tensors_are_few_parts() -> None:
 
 
 @pytest.mark.parametrize("part", [field(5), field(7), contents(b"")])
-def test_a_client_is_told(channel: grpc.Channel, part: bytes) -> None:
+def test_a_message_of_too_many_fields_gets_an_error(channel: grpc.Channel, part: bytes) -> None:
     message = part * 200_000
     with pytest.raises(grpc.RpcError) as caught:
         infer(channel, message)

@@ -1,4 +1,4 @@
-"""A call that is refused leaves nothing behind that only the garbage collector could free."""
+"""A call that is refused leaves nothing that only the garbage collector could free."""
 
 from typing import Any
 from urllib.parse import urljoin

@@ -80,7 +80,7 @@ def test_statistics_count_inferences_over_grpc(rpc: Any) -> None:
         (lambda rpc: rpc.load_model("question", config="{}"), "UNIMPLEMENTED"),
     ],
 )
-def test_what_cannot_be_is_told_with_its_code(
+def test_an_impossible_request_gets_an_error_with_its_code(
     rpc: Any, ask: Callable[[Any], Any], status: str
 ) -> None:
     with pytest.raises(InferenceServerException) as caught:
@@ -97,7 +97,7 @@ def test_models_are_unloaded_and_loaded_over_grpc(rpc: Any) -> None:
     assert rpc.is_model_ready("ids")
 
 
-def test_health_is_told_once_and_watched(
+def test_health_is_reported_once_and_watched(
     grpc_server: tuple[httpx.Client, Application], channel: grpc.Channel
 ) -> None:
     serving = health_pb2.HealthCheckResponse
@@ -129,11 +129,25 @@ def test_a_client_that_waits_no_longer_withdraws_its_work(
     body: dict[str, Any] = {"parameters": {"max_tokens": 90_000}}
     inputs = [texts(triton, "text_input", "a")]
     outcomes: queue.Queue[Any] = queue.Queue()
+
+    def ended(result: Any, error: Any) -> None:
+        outcomes.put(error)
+
+    def begin(seconds: float | None) -> Any:
+        return rpc.async_infer("characters", inputs, ended, client_timeout=seconds, **body)
+
+    def runs_until_its_deadline(seconds: float) -> bool:
+        """Whether the work had begun before the deadline, which a slow machine may prevent."""
+        begin(seconds)
+        until(lambda: engine.running == 1 or not outcomes.empty())
+        has_run = engine.running == 1
+        assert "Deadline" in str(outcomes.get(timeout=60))
+        return has_run
+
     if how == "deadline":
-        with pytest.raises(InferenceServerException, match="Deadline"):
-            rpc.infer("characters", inputs, client_timeout=0.4, **body)
+        assert any(map(runs_until_its_deadline, (0.5, 4.0, 32.0)))
     else:
-        call = rpc.async_infer("characters", inputs, lambda r, e: outcomes.put(e), **body)
+        call = begin(None)
         until(lambda: engine.running == 1)
         call.cancel()
     until(lambda: engine.running == 0)

@@ -220,7 +220,7 @@ def test_a_state_token_continues_a_text(client: httpx.Client) -> None:
         assert "another model" in refused(error.value, 400)
 
 
-def test_the_highest_classes_are_told_as_text(client: httpx.Client) -> None:
+def test_the_highest_classes_are_reported_as_text(client: httpx.Client) -> None:
     output = triton.InferRequestedOutput("scores", class_count=2)
     with connected(client) as connection:
         result = connection.infer("question", [texts(*TEXTS)], outputs=[output])

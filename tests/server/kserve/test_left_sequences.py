@@ -145,7 +145,7 @@ def test_a_sequence_whose_start_the_store_left_half_done_starts_again(
 
 
 @pytest.mark.parametrize("number", [None, 1])
-def test_a_start_goes_on_from_its_own_state_whatever_another_start_has_left(
+def test_a_start_continues_from_its_own_state_whatever_another_start_has_left(
     run: Run,  # noqa: F811
     number: int | None,
 ) -> None:

@@ -266,7 +266,7 @@ def test_paths_and_methods_that_do_not_exist(client: httpx.Client) -> None:
     error(client.post("/v2/repository/index", json={"ready": 1}))
 
 
-def test_keys_are_asked_for_but_not_by_probes(serve: Serve, folders: Path) -> None:
+def test_keys_are_requested_but_not_by_probes(serve: Serve, folders: Path) -> None:
     del folders
     with serve("question", api_keys="acme:key-of-acme") as (client, _):
         for path in ("/v2/health/live", "/v2/health/ready", "/v2/models/question/ready"):

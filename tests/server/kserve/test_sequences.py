@@ -80,7 +80,7 @@ def test_features_in_pieces_end_as_the_whole(
     assert values_of(result, "scores") == values_of(whole, "scores")
 
 
-def test_a_generator_goes_on_with_its_text(connection: triton.InferenceServerClient) -> None:
+def test_a_generator_continues_with_its_text(connection: triton.InferenceServerClient) -> None:
     options: dict[str, Any] = {"model": "characters", "max_tokens": 10}
     sequence = next(_ids)
     parts = values_of(step(connection, sequence, "How far", "s", seed=3, **options), "text_output")
@@ -210,7 +210,7 @@ def test_an_unknown_sequence_must_start(connection: triton.InferenceServerClient
         )
 
 
-def test_a_start_that_fails_leaves_nothing_behind(
+def test_a_start_that_fails_leaves_nothing(
     connection: triton.InferenceServerClient,
 ) -> None:
     sequence = next(_ids)

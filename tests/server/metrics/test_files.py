@@ -16,6 +16,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 
 from sruserve.server.metrics import files as metric_files
 from sruserve.server.metrics.files import EndedWorkers, MetricFolder, reading
+from tests.server.hand_clock import HandClock
 
 # A worker: it counts `amount` things, of as many names as asked for.
 WORKER = """
@@ -188,14 +189,18 @@ def test_a_worker_without_room_for_any_file_counts_in_memory(folder: Path) -> No
 def test_a_file_that_was_full_gets_the_whole_sum_when_there_is_room(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    full = metric_files._PreallocatedFile(str(folder / "counter_1.db"))
+    clock = HandClock()
+    full = metric_files._PreallocatedFile(str(folder / "counter_1.db"), clock)
     with monkeypatch.context() as patch:
         patch.setattr(os, "posix_fallocate", lambda *_: os.open(folder / "none", os.O_RDONLY))
         assert full.read_value(KEY) == (0.0, 0.0)
         full.write_value(KEY, 1.0, 0.0)
-    full._full_until = 0.0
+    clock.now += 59
     full.write_value(KEY, 2.0, 0.0)
-    assert samples(folder)["things "] == 2
+    assert "things " not in samples(folder), "it is not tried again at once"
+    clock.now += 1
+    full.write_value(KEY, 3.0, 0.0)
+    assert samples(folder)["things "] == 3
     full.close()
 
 

@@ -204,7 +204,7 @@ def test_requests_that_are_too_many_to_observe_are_dropped_and_counted(
     assert caplog.messages == ["2 requests were neither logged nor traced: too many at once"]
 
 
-def test_a_consumer_that_fails_is_told_once_and_the_others_go_on(
+def test_a_consumer_that_fails_is_reported_once_and_the_others_continue(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     seen: list[Observation] = []

@@ -62,7 +62,7 @@ def test_what_an_exception_may_quote_of_a_request_is_left_out(error: type[Except
 
 
 @pytest.mark.parametrize("error", [OSError, RuntimeError, MemoryError])
-def test_what_the_machine_reports_is_told(error: type[Exception]) -> None:
+def test_an_error_of_the_machine_is_reported(error: type[Exception]) -> None:
     assert f"{error.__name__}: the disk is full" in TextLines().format(
         record("it failed", raised(error("the disk is full")))
     )
@@ -125,7 +125,7 @@ def test_a_reader_who_has_left_delays_nothing() -> None:
     writer.flush(60)
 
 
-def test_a_full_disk_is_told_once_and_its_end_too(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_once_and_its_end_too(tmp_path: Path) -> None:
     reasons: list[str | None] = []
 
     def tell(error: OSError | None) -> None:
@@ -226,7 +226,7 @@ fail()
     return done.stderr.decode().splitlines()
 
 
-def test_every_line_of_a_process_is_json_whoever_writes_it(written: list[str]) -> None:
+def test_every_line_of_a_process_is_json(written: list[str]) -> None:
     lines = [json.loads(line) for line in written]
     messages = [line["message"] for line in lines]
     assert messages[:3] == ["ours", "uvicorn's\nown", "a library's line"]

@@ -150,7 +150,7 @@ def test_a_device_that_is_not_there_is_a_wrong_setting(monkeypatch: pytest.Monke
         choose_device("cuda:3")
 
 
-def test_a_gpu_that_is_passed_over_is_told_with_the_reason(
+def test_a_gpu_that_is_passed_over_is_reported_with_the_reason(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "sruserve.server")
@@ -168,12 +168,11 @@ def test_a_gpu_that_is_passed_over_is_told_with_the_reason(
 
 
 def test_a_server_whose_kernels_are_interpreted_says_that_they_are_slow(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(dispatch, "_INTERPRETED", True)
-    choose_device("cpu")
+    with dispatch.interpreting(True):
+        choose_device("cpu")
     assert "TRITON_INTERPRET is set" in caplog.text
-    monkeypatch.undo()
     caplog.clear()
     choose_device("cpu")
     assert "TRITON_INTERPRET" not in caplog.text
@@ -187,7 +186,7 @@ def load(monkeypatch: pytest.MonkeyPatch, folder: Path, **options: Any) -> None:
     Loader(settings, GPU, None, Tenant()).load(folder)  # type: ignore[arg-type]
 
 
-def test_a_gpu_that_is_full_while_a_model_is_loaded_is_told_like_one_that_is_too_small(
+def test_a_gpu_that_is_full_while_a_model_is_loaded_is_reported_like_one_that_is_too_small(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(path: Path) -> None:
@@ -209,7 +208,7 @@ def test_a_gpu_that_is_full_while_a_model_is_loaded_is_told_like_one_that_is_too
         load(monkeypatch, tmp_path / "m", load_model=broken)
 
 
-def test_a_pool_that_the_host_cannot_allocate_is_told_with_its_setting(
+def test_a_pool_that_the_host_cannot_allocate_is_reported_with_its_setting(
     folders: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: Any, **__: Any) -> None:

@@ -119,7 +119,7 @@ def test_a_folder_whose_name_is_no_readable_id_is_not_there(
     assert [client.get(path).status_code for path in ("/metrics", "/v1/models")] == [200, 200]
 
 
-def test_a_state_of_the_old_version_goes_on_with_its_weights(
+def test_a_state_of_the_old_version_continues_with_its_weights(
     running: tuple[httpx.Client, Application], models: Path
 ) -> None:
     client, _ = running

@@ -65,7 +65,7 @@ def ask(client: httpx.Client, route: str, model: str, **body: Any) -> dict[str, 
 @pytest.mark.parametrize("cut", CUTS)
 @pytest.mark.parametrize("model", ["characters", "words"])
 @pytest.mark.parametrize("sampling", [{}, {"repetition_penalty": 1.3}, {"temperature": 0}])
-def test_a_completion_goes_on_from_a_preset_as_from_its_text(
+def test_a_completion_continues_from_a_preset_as_from_its_text(
     client: httpx.Client, model: str, cut: int, sampling: dict[str, Any]
 ) -> None:
     body = {"max_tokens": 12, "seed": 5, "logprobs": 2, **sampling}
@@ -88,7 +88,7 @@ def test_a_completion_goes_on_from_a_preset_as_from_its_text(
         ("encode", "reader", "outputs"),
     ],
 )
-def test_other_tasks_go_on_from_a_preset_as_from_its_text(
+def test_other_tasks_continue_from_a_preset_as_from_its_text(
     client: httpx.Client, route: str, model: str, field: str, cut: int
 ) -> None:
     whole = ask(client, route, model, input=TEXT)
@@ -124,7 +124,7 @@ def test_two_requests_of_one_preset_are_not_the_same_random_text(client: httpx.C
     assert one["choices"][0]["text"] != two["choices"][0]["text"]
 
 
-def test_presets_are_listed_and_an_unknown_one_is_told(client: httpx.Client) -> None:
+def test_presets_are_listed_and_an_unknown_one_is_reported(client: httpx.Client) -> None:
     assert client.get("/v1/models/words").json()["presets"] == [str(cut) for cut in CUTS]
     body = {"model": "words", "prompt": "who", "preset": "absent"}
     reply = client.post("/v1/completions", json=body)

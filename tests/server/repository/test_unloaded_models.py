@@ -17,6 +17,7 @@ from sruserve.server.repository.fleet import WorkerRefused, _OwnChange
 from sruserve.server.repository.loader import Loader
 from sruserve.server.repository.local_versions import _MAX_RETIRING
 from sruserve.server.repository.served import InFlight, Served
+from sruserve.server.tuning import Tuning
 from tests.server.conftest import Serve
 from tests.server.held_steps import Steps
 from tests.server.observing import until
@@ -52,7 +53,7 @@ def test_an_idle_socket_holds_no_model_that_is_unloaded(
     run(talk)
 
 
-def test_a_socket_goes_on_with_the_weights_that_it_began_with(
+def test_a_socket_continues_with_the_weights_that_it_began_with(
     running: tuple[httpx.Client, Application], models: Path, steps: Steps
 ) -> None:
     client, application = running
@@ -114,7 +115,7 @@ def test_a_frame_that_is_still_being_read_gets_the_engine_that_it_was_given(
     assert None in codes
 
 
-def test_an_unloaded_model_leaves_nothing_behind(
+def test_an_unloaded_model_leaves_nothing(
     running: tuple[httpx.Client, Application],
 ) -> None:
     client, application = running
@@ -232,7 +233,6 @@ def test_the_log_has_no_name_that_is_not_served(
 def test_a_version_that_makes_room_is_waited_for_only_so_long(
     serve: Serve, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sruserve.server.repository.changes._STOP_SECONDS", 0.0)
     over, load = threading.Event(), Loader.load
 
     async def wait_in_flight(_: InFlight) -> None:
@@ -247,7 +247,7 @@ def test_a_version_that_makes_room_is_waited_for_only_so_long(
     monkeypatch.setattr(InFlight, "wait_idle", wait_in_flight)
     monkeypatch.setattr(Loader, "load", full)
     options: dict[str, Any] = {"models": models, "model_folders": (), "model_control": True}
-    with serve(drain_seconds=0, **options) as (client, _):
+    with serve(drain_seconds=0, tuning=Tuning(unload_seconds=0.0), **options) as (client, _):
         try:
             save_version(models / "question", 3)
             assert change(client, "question", "load").status_code == 200

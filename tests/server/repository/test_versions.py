@@ -402,7 +402,7 @@ def frames_of_a_socket(client: httpx.Client, stack: ExitStack) -> Callable[[], N
 
 
 @pytest.mark.parametrize("live", [steps_of_a_stream, frames_of_a_socket])
-def test_a_version_whose_stream_goes_on_outlasts_one_that_had_a_request_before(
+def test_a_version_whose_stream_continues_outlasts_one_that_had_a_request_before(
     deploying: Running,
     clock: HandClock,
     live: Callable[[httpx.Client, ExitStack], Callable[[], None]],
@@ -510,9 +510,7 @@ def test_an_import_in_place_keeps_the_former_weights_for_their_states_within_the
             assert classify(client, state=state).json()["error"]["code"] == "state_wrong_model"
 
 
-def test_a_version_that_has_ended_leaves_nothing_behind(
-    deploying: Running, clock: HandClock
-) -> None:
+def test_a_version_that_has_ended_leaves_nothing(deploying: Running, clock: HandClock) -> None:
     _, application = deploying
     network = weakref.ref(application.lifecycle.catalogue.with_states("question").model.network)
     gc.collect()

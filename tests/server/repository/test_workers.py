@@ -168,7 +168,7 @@ class Fake:
     """A worker without models, which notes what it shall do."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        self.workers = Workers(folder, name)
+        self.workers = Workers(folder, name, retry_seconds=0.01)
         self.done: list[Any] = []
         self.error: Exception | None = None
 
@@ -344,10 +344,8 @@ def test_a_commit_reaches_those_who_look_after_the_next_one(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("full_at", ["prepare", "commit"])
 def test_an_answer_for_which_the_disk_had_no_room_is_written_later(
-    tmp_path: Path, full_at: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, full_at: str
 ) -> None:
-    monkeypatch.setattr("sruserve.server.repository.workers._RETRY_SECONDS", 0.01)
-
     async def test(one: Fake, two: Fake) -> None:
         write = two.workers._replace
         failed: list[str] = []

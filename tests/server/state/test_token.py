@@ -83,7 +83,7 @@ def same(a: Snapshot, b: Snapshot) -> bool:
 
 
 @given(snapshot=snapshots)
-def test_what_was_sealed_comes_back_bit_for_bit(snapshot: Snapshot) -> None:
+def test_what_was_sealed_is_restored_bit_for_bit(snapshot: Snapshot) -> None:
     token = sealer().seal(snapshot, BINDING)
     opened = sealer().open(token, BINDING)
     assert same(opened, snapshot)

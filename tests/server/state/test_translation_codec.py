@@ -56,7 +56,7 @@ def same(one: PartialTranslation, other: PartialTranslation) -> bool:
 @given(
     partial=translations, ended=st.sampled_from([None, "stop", "length"]), zeros=st.integers(0, 2)
 )
-def test_what_was_packed_comes_back_bit_for_bit(
+def test_what_was_packed_is_restored_bit_for_bit(
     partial: PartialTranslation, ended: str | None, zeros: int
 ) -> None:
     partial = partial if ended is None else partial.ended(ended)

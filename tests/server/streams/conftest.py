@@ -219,16 +219,17 @@ Test = Callable[[Streams, Catalogue], Awaitable[None]]
 def run(request: pytest.FixtureRequest, folders: Path) -> Run:
     """`run(test)`: call it with streams and models, on an event loop of its own.
 
-    options: of `create_streams`.
+    models: the folders; by default two that generate characters. options: of `create_streams`.
     """
     store = None
     if request.param == "redis":
         store = f"redis://127.0.0.1:{request.getfixturevalue('redis_port')}/6"
 
-    async def serve(test: Test, **options: Any) -> None:
-        chosen = (folders / "characters", folders / "other")
+    several = (folders / "characters", folders / "other")
+
+    async def serve(test: Test, models: tuple[Path, ...], **options: Any) -> None:
         settings = load_settings(
-            model_folders=chosen, state_pool_bytes=1 << 20, store=store, state_keys=KEYS
+            model_folders=models, state_pool_bytes=1 << 20, store=store, state_keys=KEYS
         )
         lifecycle = Lifecycle(settings)
         streams = create_streams(settings, lifecycle.tenants, **{"timing": GENEROUS} | options)
@@ -240,8 +241,8 @@ def run(request: pytest.FixtureRequest, folders: Path) -> Run:
             await lifecycle.stop()
             await streams.stop()
 
-    def in_thread(test: Test, **options: Any) -> None:
+    def in_thread(test: Test, models: tuple[Path, ...] = several, **options: Any) -> None:
         with ThreadPoolExecutor(1) as pool:
-            pool.submit(asyncio.run, serve(test, **options)).result()
+            pool.submit(asyncio.run, serve(test, models, **options)).result()
 
     return in_thread

@@ -1,4 +1,4 @@
-"""Streams of a convolutional classifier, whose zeros behind an input are part of no state."""
+"""Streams of a convolutional classifier, whose zeros after an input are part of no state."""
 
 from collections.abc import Iterator
 from typing import Any

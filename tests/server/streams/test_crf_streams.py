@@ -114,7 +114,7 @@ def test_the_tensors_of_a_sequence_are_those_of_the_whole(
     assert results[-1]["pending"] == [0]
 
 
-def test_a_label_that_is_open_comes_with_a_later_chunk(server: httpx.Client) -> None:
+def test_a_label_that_is_open_arrives_with_a_later_chunk(server: httpx.Client) -> None:
     texts = [TEXT[begin : begin + 5] for begin in range(0, len(TEXT), 5)]
     results = by_token(server, "tag", "words", texts)
     reply = {"id": "", "model": "", "results": results, "usage": {"steps": 0}}
@@ -173,7 +173,7 @@ def test_a_list_continues_each_stream_as_alone(server: httpx.Client) -> None:
         assert (alone, over_http(server, "/v1/tag", **one)["results"][0]) == results
 
 
-def test_the_end_comes_with_an_empty_chunk(server: httpx.Client) -> None:
+def test_the_end_arrives_with_an_empty_chunk(server: httpx.Client) -> None:
     results = by_token(server, "tag", "bytes", [TEXT[:20], ""])
     assert results[0]["pending"] > 0
     assert len(results[1]["tokens"]) == results[0]["pending"]

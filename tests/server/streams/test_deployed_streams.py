@@ -81,7 +81,7 @@ def test_a_stream_that_has_read_nothing_keeps_the_version_that_it_was_created_wi
     assert scores(replicas.step(new, 1, **STEP)) != expected
 
 
-def test_a_stream_of_an_unloaded_version_never_goes_on_with_other_weights(
+def test_a_stream_of_an_unloaded_version_never_continues_with_other_weights(
     deploying: tuple[Replicas, Path],
 ) -> None:
     replicas, folder = deploying

@@ -43,7 +43,9 @@ def expect(replicas: Replicas, stream: str, status: int, why: str) -> None:
         assert (reply.status_code, code(reply)) == (status, why)
 
 
-def test_an_idle_stream_expires_and_is_told_from_an_unknown_one(replicas: Replicas) -> None:
+def test_an_idle_stream_expires_and_is_distinguished_from_an_unknown_one(
+    replicas: Replicas,
+) -> None:
     stream = replicas.create(idle_seconds=100)
     rows = replicas.rows
     assert replicas.step(stream, 1, prompt="a").status_code == 200

@@ -101,7 +101,7 @@ def _text_of(events: str) -> str:
     return "".join(each["choices"][0]["text"] for each in chunks)
 
 
-def test_without_redis_streams_are_503_at_once_and_all_else_goes_on(
+def test_without_redis_streams_are_503_at_once_and_all_else_continues(
     own_redis: tuple[Replicas, Any, int], start_redis: StartRedis
 ) -> None:
     replicas, program, port = own_redis

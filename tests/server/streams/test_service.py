@@ -5,6 +5,7 @@ import gc
 import threading
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,13 +32,13 @@ from sruserve.server.repository.catalogue import Catalogue
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.state.envelope import SealedStates
 from sruserve.server.streams import service
-from sruserve.server.streams.redis import store as redis_store
 from sruserve.server.streams.service import Streams
 from sruserve.server.streams.step_view import StreamView
 from sruserve.server.streams.store import StreamRecord
-from sruserve.server.tasks import inputs
 from sruserve.server.tasks.completion_request import CompletionRequest
+from tests.server.conftest import CHARACTERS
 from tests.server.streams.work import Run, settled, until_rows, write
+from tests.support import save_random_model
 
 
 def test_a_stream_may_have_a_given_id_which_is_free_again_when_it_has_ended(run: Run) -> None:
@@ -171,8 +172,12 @@ def test_a_fork_whose_caller_leaves_at_the_very_end_is_undone(
 
 
 def test_long_states_are_sealed_and_opened_beside_the_event_loop(
-    run: Run, monkeypatch: pytest.MonkeyPatch
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    width = LONG_BYTES // 4 + 8  # of a state in float32
+    long = save_random_model(
+        tmp_path / "long", vocabulary=CHARACTERS, hidden_size=width, num_layers=1
+    )
     here: list[bool] = []
 
     def note(do: Callable[..., Any]) -> Callable[..., Any]:
@@ -183,26 +188,27 @@ def test_long_states_are_sealed_and_opened_beside_the_event_loop(
         return noted
 
     async def test(streams: Streams, catalogue: Catalogue) -> None:
-        served = catalogue.with_states("characters")
+        served = catalogue.with_states("long")
+        assert served.model.network.layout.nbytes > LONG_BYTES
         row = np.zeros(served.model.network.layout.width, np.float32)
         with monkeypatch.context() as patch:
-            for module in (service, redis_store, inputs):
-                patch.setattr(module, "LONG_BYTES", 0)
             for name in ("seal", "open"):
                 patch.setattr(SealedStates, name, note(getattr(SealedStates, name)))
             record = await streams.create(served, Snapshot(row, 1, pending=40, window=(40,)))
             _, token = await streams.token(served, record.id)
             place = Sequence("45", start=True, end=True, step=None)
             step = _Step(streams, served, b"a", place, write)
-            await step.start(CompletionRequest(model="characters", prompt="a", state=token))
+            await step.start(CompletionRequest(model="long", prompt="a", state=token))
         assert here
         assert all(here)
         await streams.delete(served.tenant, record.id)
 
-    run(test)
+    run(test, (long,))
 
 
-def test_a_step_goes_on_when_its_caller_is_cancelled_and_one_that_waits_does_not(run: Run) -> None:
+def test_a_step_continues_when_its_caller_is_cancelled_and_one_that_waits_does_not(
+    run: Run,
+) -> None:
     async def test(streams: Streams, catalogue: Catalogue) -> None:
         served, begun, goes_on = (
             catalogue.with_states("characters"),

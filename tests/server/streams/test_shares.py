@@ -69,7 +69,7 @@ def test_nobody_has_more_than_a_part_even_alone() -> None:
 
 @pytest.mark.parametrize("run", ["memory"], indirect=True)
 @pytest.mark.parametrize("part", [1, 3])
-def test_a_stream_alone_goes_on_however_few_rows_its_tenant_may_have(
+def test_a_stream_alone_continues_however_few_rows_its_tenant_may_have(
     run: Run,
     monkeypatch: pytest.MonkeyPatch,
     part: int,

@@ -187,7 +187,7 @@ def test_a_failed_step_changes_nothing(replicas: Replicas) -> None:
     assert first + second == text(replicas.ask("POST", "/v1/completions", json=body))
 
 
-def test_sixteen_forks_go_on_from_the_same_state_each_for_itself(replicas: Replicas) -> None:
+def test_sixteen_forks_continue_from_the_same_state_each_for_itself(replicas: Replicas) -> None:
     stream = replicas.create()
     replicas.step(stream, 1, prompt="To be", **GREEDY)
     reply = replicas.post(stream, "fork", n=16)

@@ -5,7 +5,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from sruserve.server.engine.job import Job, JobKind, Result, Sampling, SequenceInput
+from sruserve.server.engine.job import Job, Result, Sampling, SequenceInput
+from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.streams.service import Streams
 from sruserve.server.streams.step_view import StreamView
@@ -15,7 +16,7 @@ Run = Callable[..., None]
 
 
 async def write(view: StreamView) -> bytes:
-    """Three letters behind what the stream has, or behind a first token."""
+    """Three letters after the stream's own, or after a first token."""
     results: list[Result] = []
     loop = asyncio.get_running_loop()
     inputs = np.array([] if view.start else [40], dtype=np.int64)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sruserve.model.text.codec import Bytes
+from sruserve.model.text.byte_values import Bytes
 
 
 class GatedReading:

@@ -127,7 +127,7 @@ def test_the_place_in_the_constraint_is_part_of_the_state(
     assert (over["text"], over["finish_reason"]) == ("", "stop")
 
 
-def test_behind_a_prompt_a_constraint_begins_anew(writers: httpx.Client) -> None:
+def test_after_a_prompt_a_constraint_begins_anew(writers: httpx.Client) -> None:
     state = complete(writers, regex=DATE, max_tokens=3, return_state=True)["state"]
     again = complete(writers, regex=DATE, prompt=" or ", state=state)
     assert re.fullmatch(DATE, again["text"])

@@ -387,12 +387,12 @@ def test_a_job_must_have_begun_when_the_first_of_both_limits_ends() -> None:
     assert limits(5.0).deadline(7000) == 205.0
 
 
-def test_a_deadline_is_on_the_clock_of_the_engine_also_where_tests_move_the_servers(
+def test_a_deadline_is_on_the_clock_of_the_server_which_is_the_engines(
     serve: Serve, steps: Steps
 ) -> None:
-    body = {"prompt": "a", "max_tokens": 1}
+    clock, body = HandClock(), {"prompt": "a", "max_tokens": 1}
     with (
-        serve("characters", clock=HandClock()) as (client, application),
+        serve("characters", clock=clock) as (client, application),
         ThreadPoolExecutor(2) as pool,
     ):
         engine = application.lifecycle.catalogue["characters"].engine
@@ -401,7 +401,7 @@ def test_a_deadline_is_on_the_clock_of_the_engine_also_where_tests_move_the_serv
         until(lambda: steps.waiting == 1)
         late = pool.submit(post, client, COMPLETE, body | {"timeout_ms": 1})
         until(lambda: engine.waiting == 2)
-        time.sleep(0.002)
+        clock.now += 0.002
         steps.go_on()
         assert first.result().status_code == 200
         refusal(late.result(), 504, "deadline_exceeded")

@@ -11,7 +11,6 @@ from sruserve.server.http.v1_routes import ENCODINGS as REPLIES
 from sruserve.server.http.v1_routes import routes
 from sruserve.server.kserve.choosing import ENCODINGS as TENSORS
 from sruserve.server.settings import Settings
-from sruserve.server.tasks import table
 from sruserve.server.tasks.table import TABLE, AnyTask, default_tasks
 from sruserve.server.tasks.translate import TranslateTask
 from tests.server.toy_task import NormTask
@@ -25,20 +24,25 @@ def test_every_model_has_a_task_that_all_protocols_can_ask_for() -> None:
     assert set(METHODS) == MODEL_TASKS
 
 
+class ChosenTask(TranslateTask):
+    """A task that a field chooses."""
+
+    chosen_by = "beams"
+
+
 @pytest.mark.parametrize(
-    ("task", "chosen_by", "problem"),
+    ("task", "instead_of", "problem"),
     [
         (NormTask, None, "both the default for 'encode'"),
-        (TranslateTask, "beams", "no default beside it: {'translate'}"),
+        (ChosenTask, TranslateTask, "no default beside it: {'translate'}"),
     ],
 )
 def test_a_mistake_in_the_table_ends_a_server_before_it_loads_models(
-    monkeypatch: pytest.MonkeyPatch, task: type[AnyTask], chosen_by: str | None, problem: str
+    task: type[AnyTask], instead_of: type[AnyTask] | None, problem: str
 ) -> None:
-    monkeypatch.setattr(table, "TABLE", tuple(dict.fromkeys((*TABLE, task))))
-    monkeypatch.setattr(task, "chosen_by", chosen_by)
+    table = (*(each for each in TABLE if each is not instead_of), task)
     with pytest.raises(AssertionError, match=problem):
-        Application(Settings())
+        Application(Settings(), table=table)
 
 
 def test_every_route_has_its_own_name_and_reply() -> None:

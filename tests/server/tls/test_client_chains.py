@@ -3,11 +3,13 @@
 import socket
 import ssl
 from contextlib import suppress
+from typing import Any
 
 import httpx
 import pytest
 
-from sruserve.server.kserve.grpc import tls as grpc_tls
+from tests.server.conftest import Serve
+from tests.server.hand_clock import HandClock
 from tests.server.http.raw_replies import next_reply
 from tests.server.http.raw_requests import head
 from tests.server.kserve.conftest import grpc_address
@@ -85,23 +87,36 @@ def test_no_session_with_a_clients_certificates_is_kept(
     assert server.session_stats()["number"] == 0
 
 
-def test_no_session_goes_on_without_a_look_at_its_clients_certificate(
-    certified: Running, authority: Authority, monkeypatch: pytest.MonkeyPatch
+def test_no_session_continues_without_a_look_at_its_clients_certificate(
+    certified: Running, serve: Serve, authority: Authority
 ) -> None:
-    monkeypatch.setattr(grpc_tls, "_SESSION_SECONDS", 0.0)
-    host, port = grpc_address(certified[1]).split(":")
     assert not is_resumed(address(certified[0]), context(authority, "client"), METRICS)
-    trusting = context(authority, "client")
+    trusting, clock = context(authority, "client"), HandClock()
     trusting.set_alpn_protocols(["h2"])
-    assert not is_resumed((host, int(port)), trusting)
-    monkeypatch.undo()
-    assert is_resumed((host, int(port)), trusting), "the core offers sessions"
+    settings: dict[str, Any] = {
+        "grpc_port": 0,
+        **authority.settings(),
+        "tls_client_ca": str(authority.file),
+    }
+    with serve("question", clock=clock, **settings) as (_, application):
+        host, port = grpc_address(application).split(":")
+        grpc = host, int(port)
+        for seconds, resumed in ((60.0, False), (59.0, True)):
+            assert is_resumed(grpc, trusting, b"", clock, seconds) == resumed
 
 
-def is_resumed(server: tuple[str, int], trusting: ssl.SSLContext, request: bytes = b"") -> bool:
-    """Whether a second connection goes on with the session of the first."""
+def is_resumed(
+    server: tuple[str, int],
+    trusting: ssl.SSLContext,
+    request: bytes = b"",
+    clock: HandClock | None = None,
+    seconds: float = 0.0,
+) -> bool:
+    """Whether a second connection continues the session of the first, so much later on a clock."""
     session = None
-    for _ in range(2):
+    for number in range(2):
+        if number and clock is not None:
+            clock.now += seconds
         with (
             socket.create_connection(server, 60) as plain,
             trusting.wrap_socket(plain, server_hostname="127.0.0.1", session=session) as connection,

@@ -41,7 +41,7 @@ def certificates(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Author
 
 
 @pytest.mark.parametrize("group", ["ffdhe2048", "ffdhe8192"])
-def test_a_group_that_costs_the_server_much_is_refused(
+def test_a_group_whose_key_exchange_is_slow_is_refused(
     encrypted: Running, authority: Authority, group: str
 ) -> None:
     trusting = context(authority)

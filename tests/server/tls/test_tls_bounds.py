@@ -17,7 +17,7 @@ from sruserve.server.http.connections import PeerConnections
 from sruserve.server.http.parse_turns import ParseTurns
 from sruserve.server.http.tls_transport import TlsTransport
 from sruserve.server.http.uvicorn_http import HttpProtocol
-from sruserve.server.kserve.grpc import server as grpc_server
+from sruserve.server.tuning import Tuning
 from tests.memory import grows_by_less, malloc_bytes
 from tests.server.conftest import Leftovers, Serve
 from tests.server.http.raw_replies import all_replies, next_reply, send
@@ -224,7 +224,7 @@ def test_a_slow_frame_closes_its_socket(few: Running, authority: Authority) -> N
 
 @pytest.mark.parametrize("size", [1, 1 << 20], ids=["in bytes", "at once"])
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_requests_that_come_with_the_handshake_are_answered(
+def test_requests_that_arrive_with_the_handshake_are_answered(
     encrypted: Running, authority: Authority, version: ssl.TLSVersion, size: int
 ) -> None:
     trusting = context(authority)
@@ -392,13 +392,11 @@ def test_a_stop_closes_every_kind_of_connection(
     assert application.connections.open == 0
 
 
-def test_grpc_ends_handshakes_and_bounds_connections(
-    serve: Serve, authority: Authority, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(grpc_server, "_HELLO_SECONDS", 1)
+def test_grpc_ends_handshakes_and_bounds_connections(serve: Serve, authority: Authority) -> None:
     settings: dict[str, Any] = {"grpc_port": 0, **authority.settings()}
+    impatient = Tuning(grpc_hello_seconds=1)
     with (
-        serve("question", grpc_connections=4, **settings) as (_, application),
+        serve("question", grpc_connections=4, tuning=impatient, **settings) as (_, application),
         ExitStack() as stack,
     ):
         host, port = grpc_address(application).split(":")

@@ -54,12 +54,12 @@ def test_a_client_that_leaves_withdraws_its_sentences_at_the_next_step(
         until(lambda: all(job.withdrawn for job in engine._open))
         steps = len(searches.widths)
         searches.go_on()
-        assert other.result() == alone  # which goes on after the step that was running
+        assert other.result() == alone  # which continues after the step that was running
     assert [len(widths) for widths in searches.widths[steps : steps + 3]] == [9, 1, 1]
     until(lambda: is_free(engine))
 
 
-def test_sentences_come_and_go_between_two_steps(running: Running, searches: Searches) -> None:
+def test_sentences_arrive_and_leave_between_two_steps(running: Running, searches: Searches) -> None:
     client, application = running
     searches.hold()
     with ThreadPoolExecutor(2) as threads:
@@ -309,7 +309,7 @@ def test_texts_that_fail_alike_in_one_turn_are_one_line_of_the_log(
         assert len(failures) == turn
 
 
-def test_a_fault_between_two_steps_ends_what_is_translated_and_the_engine_goes_on(
+def test_a_fault_between_two_steps_ends_what_is_translated_and_the_engine_continues(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client, application = running

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from sruserve.model.translation.folder import TranslationModel
-from sruserve.server.tasks.reading import TURN
+from sruserve.server.tuning import TURN
 from tests.model.translation.systems import BOS, EOS
 from tests.server.test_long_texts import Reads
 from tests.server.translation import plain
@@ -116,7 +116,7 @@ def test_attention_has_a_share_of_each_source_token_for_each_token(running: Runn
             assert sum(row) == pytest.approx(1)
 
 
-def test_other_fields_are_null_unless_they_are_asked_for(running: Running) -> None:
+def test_other_fields_are_null_unless_requested(running: Running) -> None:
     reply = running[0].post("/v1/translate", json={"model": "transformer", "input": "a4 a5"}).json()
     (result,) = reply["results"]
     assert result["score"] is result["log_probability"] is result["alignment"] is None

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 import sruserve
-from sruserve.model.text.codec import Words
+from sruserve.model.text.words import Words
 from sruserve.model.translation.folder import TranslationModel
 from sruserve.model.weights import read_tensors
-from sruserve.server.tasks.reading import TURN
+from sruserve.server.tuning import TURN
 from tests.model.translation.systems import BOS, EOS
 from tests.server.conftest import Serve
 from tests.server.observing import until
@@ -171,7 +171,7 @@ def test_a_chunk_that_lets_nothing_be_written_waits_for_no_step(
         search.result()
 
 
-def test_several_texts_go_on_with_a_state_each(client: httpx.Client) -> None:
+def test_several_texts_continue_with_a_state_each(client: httpx.Client) -> None:
     body: dict[str, Any] = {"wait_k": 2, "more": True}
     first = ask(client, "gru-one-way", input=["a4 a5 ", "a6 "], **body)
     states = [each["state"] for each in first]
@@ -194,7 +194,7 @@ def test_what_follows_the_end_of_a_translation_is_read_and_changes_nothing(
     assert last["state"] is None
 
 
-def test_a_long_chunk_is_read_in_parts_and_ids_go_on_with_a_text(client: httpx.Client) -> None:
+def test_a_long_chunk_is_read_in_parts_and_ids_continue_with_a_text(client: httpx.Client) -> None:
     ids = [3 + i * i % 20 for i in range(3000)]
     assert len(text(ids)) > TURN
     options: dict[str, Any] = {"wait_k": 7, "max_tokens": 5}
@@ -340,7 +340,7 @@ def test_a_state_that_no_token_holds_and_a_source_over_the_limit_are_refused(
         assert ask(client, input="a4 " * 40, state=begun["state"], model="gru-one-way")
 
 
-def test_in_python_a_text_goes_on_with_the_state_of_its_last_result(
+def test_in_python_a_text_continues_with_the_state_of_its_last_result(
     client: httpx.Client, one_way: dict[str, TranslationModel]
 ) -> None:
     whole = send(client, "gru-one-way", ["a4 a5 a6 a7"], wait_k=2)

@@ -58,7 +58,7 @@ def go_on(client: httpx.Client, state: str, **headers: str) -> httpx.Response:
     return client.post("/v1/translate", json=body, headers=headers)
 
 
-def test_a_state_goes_on_with_its_version_until_it_expires(
+def test_a_state_continues_with_its_version_until_it_expires(
     deploying: Running, folder: Path, clock: HandClock
 ) -> None:
     client, application = deploying

@@ -109,7 +109,7 @@ def test_tokens_are_sent_before_the_next_step_and_a_client_that_leaves_frees_eve
     until(lambda: is_free(engine))
 
 
-def test_the_last_event_has_the_state_of_each_text_that_goes_on(client: httpx.Client) -> None:
+def test_the_last_event_has_the_state_of_each_text_that_continues(client: httpx.Client) -> None:
     (ended,) = ask(client, NAME, input="a9 a8 ", wait_k=2, max_tokens=1, more=True)
     body = {"wait_k": 2, "more": True, "state": [None, ended["state"], None]}
     *events, last = stream(client, NAME, input=["a4 a5 ", "a6 ", "a"], **body)

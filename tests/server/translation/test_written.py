@@ -6,10 +6,10 @@ from typing import Any, cast
 
 import numpy as np
 
+from sruserve.model.bundled import BUNDLED
 from sruserve.model.translation.folder import load_translation
 from sruserve.server.engine.job import Hypothesis
 from sruserve.server.engine.partial_translation import PartialTranslation
-from sruserve.server.repository.discovery import BUNDLED
 from sruserve.server.tasks.translate import TranslateTask
 
 MODEL = load_translation(BUNDLED / "numbers")

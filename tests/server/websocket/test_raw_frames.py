@@ -17,7 +17,7 @@ from tests.server.websocket.raw_sockets import ASK, Raw, frame
 
 
 @pytest.mark.parametrize("early", [True, False], ids=["with the handshake", "after it"])
-def test_a_frame_may_come_with_the_handshake(client: httpx.Client, early: bool) -> None:
+def test_a_frame_may_arrive_with_the_handshake(client: httpx.Client, early: bool) -> None:
     with Raw(client, body=ASK if early else b"") as raw:
         if not early:
             assert raw.received(b"\r\n\r\n").startswith(b"HTTP/1.1 101")
@@ -25,7 +25,7 @@ def test_a_frame_may_come_with_the_handshake(client: httpx.Client, early: bool) 
         assert b'"label":' in raw.received(b'"usage"')
 
 
-def test_a_message_may_come_in_very_many_pieces(client: httpx.Client) -> None:
+def test_a_message_may_arrive_in_very_many_pieces(client: httpx.Client) -> None:
     text = json.dumps({"model": "question", "input": "a b", "more": False}).encode()
     pieces = [frame(text[:1], 1, last=False)]
     for byte in text[1:]:
@@ -48,7 +48,7 @@ def test_a_message_may_come_in_very_many_pieces(client: httpx.Client) -> None:
     ],
     ids=["unknown kind", "end of nothing", "long ping", "too big", "not masked"],
 )
-def test_what_is_no_websocket_is_told_so_and_closed(
+def test_an_invalid_websocket_gets_an_error_and_is_closed(
     client: httpx.Client, data: bytes, code: int
 ) -> None:
     with Raw(client) as raw:
@@ -74,7 +74,7 @@ def test_a_wrong_handshake_is_refused_at_once(
         assert raw.received(b"never").startswith(b"HTTP/1.1 " + status)
 
 
-def test_an_offer_behind_a_running_request_is_ignored(client: httpx.Client) -> None:
+def test_an_offer_after_a_running_request_is_ignored(client: httpx.Client) -> None:
     body = json.dumps({"model": "characters", "prompt": "a", "max_tokens": 2000}).encode()
     request = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b"
     offer = (

@@ -75,7 +75,7 @@ def test_features_are_read_step_by_step(client: httpx.Client) -> None:
     assert run(talk)["scores"] == whole["scores"]
 
 
-def test_tags_and_outputs_go_on_from_frame_to_frame(tasks: httpx.Client) -> None:
+def test_tags_and_outputs_continue_from_frame_to_frame(tasks: httpx.Client) -> None:
     steps = [[0.2, 0.4], [0.6, 0.1], [0.3, 0.3]]
     (whole,) = over_http(tasks, "/v1/encode", model="small", features=steps)["results"]
     (tagged,) = over_http(tasks, "/v1/tag", model="letters", input="abcdef")["results"]
@@ -93,7 +93,7 @@ def test_tags_and_outputs_go_on_from_frame_to_frame(tasks: httpx.Client) -> None
     assert labels == [token["label"] for token in tagged["tokens"]]
 
 
-def test_a_state_told_at_the_end_continues_over_http_and_in_another_socket(
+def test_a_state_sent_at_the_end_continues_over_http_and_in_another_socket(
     client: httpx.Client,
 ) -> None:
     body = GENERATE | {"max_tokens": 40}

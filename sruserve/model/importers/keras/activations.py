@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from sruserve.model.importers.keras.advice import AGAIN
 from sruserve.model.importers.keras.graph import Layer
 from sruserve.model.importers.options import shown
 from sruserve.model.importers.wiring.steps import Softmax, Step, activation
@@ -18,6 +19,7 @@ _FUNCTIONS: dict[str, tuple[str, float | None]] = {
     "leaky_relu": ("leaky_relu", 0.2),
     "elu": ("elu", 1.0),
 }
+_SERVED = ", ".join((*_FUNCTIONS, "softmax", "linear"))
 
 
 def function_name(layer: Layer, field: str, default: str | None = None) -> str | None:
@@ -27,12 +29,18 @@ def function_name(layer: Layer, field: str, default: str | None = None) -> str |
         module, registered = value.get("module"), value.get("registered_name")
         builtin = module is None or str(module).split(".")[0] in ("builtins", "keras", "tf_keras")
         if not builtin or registered not in (None, "function"):
-            raise layer.refuse(f"has a custom {field}, whose code is not in the file")
+            raise layer.refuse(
+                f"has a custom {field}, whose code is not in the file",
+                f"use one of {_SERVED}, and save the model again",
+            )
         value = value.get("config") if isinstance(value.get("config"), str) else value
     if value in (None, "linear"):
         return None
     if not isinstance(value, str) or ">" in value:
-        raise layer.refuse(f"has the {field} {shown(value)}, which is not a function of Keras")
+        raise layer.refuse(
+            f"has the {field} {shown(value)}, which is not a function of Keras",
+            f"use one of {_SERVED}, and save the model again",
+        )
     return value
 
 
@@ -45,7 +53,8 @@ def activation_steps(layer: Layer, field: str = "activation") -> list[Step]:
         return [Softmax(layer.name)]
     if name not in _FUNCTIONS:
         raise layer.refuse(
-            f"has the activation {shown(name)}; served are {', '.join(_FUNCTIONS)} and softmax"
+            f"has the activation {shown(name)}, which cannot be served",
+            f"use one of {_SERVED}, and save the model again",
         )
     function, slope = _FUNCTIONS[name]
     return [activation(layer.name, function, slope)]
@@ -66,7 +75,7 @@ def activation_layer(layer: Layer) -> list[Step]:
         slope = config.get("negative_slope", config.get("alpha", 0.3))
         return [activation(layer.name, "leaky_relu", _number(layer, slope))]
     if config.get("max_value") is not None or config.get("threshold"):
-        raise layer.refuse("has a max_value or a threshold")
+        raise layer.refuse("has a max_value or a threshold, which cannot be served")
     if slope := config.get("negative_slope"):
         return [activation(layer.name, "leaky_relu", _number(layer, slope))]
     return [activation(layer.name, "relu")]
@@ -77,5 +86,5 @@ def _number(layer: Layer, value: Any) -> float:
     if isinstance(value, dict):
         value = value.get("value")
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise layer.refuse(f"has {shown(value)} where a number is expected")
+        raise layer.refuse(f"has {shown(value)} where a number is expected", AGAIN)
     return float(value)

@@ -13,6 +13,7 @@ from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile
 
 from sruserve.model.errors import CheckpointError
 from sruserve.model.files import MAX_TEXT_BYTES, memory_bytes, open_regular
+from sruserve.model.importers.keras.advice import AGAIN
 from sruserve.model.importers.keras.hdf5 import Array, Hdf5
 from sruserve.model.importers.shown import shown
 
@@ -49,13 +50,15 @@ class ArchiveWeights:
         root = next((root for root in _ROOTS if self.file.has(root)), _ROOTS[0])
         stored = self.file.text("name", root, key, "vars")
         if stored is not None and stored != layer:
-            raise CheckpointError(f"layer {shown(layer)} has the weights of layer {shown(stored)}")
+            raise CheckpointError(
+                f"layer {shown(layer)} has the weights of layer {shown(stored)}; {AGAIN}"
+            )
         place = (root, key, *([part] if part else []), "vars")
         count = len(self.file.names(*place))
         if count != len(names):
             raise CheckpointError(
                 f"layer {shown(layer)} has {count} arrays in {_WEIGHTS}, but {len(names)} are "
-                f"expected: {', '.join(names)}"
+                f"expected: {', '.join(names)}; {AGAIN}"
             )
         return {
             name: self.file.array(*place, str(i)) for i, name in enumerate(names) if name != _COUNT
@@ -84,7 +87,7 @@ class LegacyWeights:
         if len(paths) != len(names) or set(arrays) != set(names):
             raise CheckpointError(
                 f"layer {shown(layer)} has the arrays {shown(', '.join(paths))}, but these are "
-                f"expected: {', '.join(names)}"
+                f"expected: {', '.join(names)}; {AGAIN}"
             )
         return {name: self.file.array(*place, arrays[name]) for name in names if name != _COUNT}
 
@@ -133,7 +136,9 @@ def _archive(file: BinaryIO, size: int) -> tuple[dict[str, Any], Weights]:
     ) as error:
         if isinstance(error, CheckpointError):
             raise
-        raise CheckpointError(f"the archive is damaged: {shown(error)}") from error
+        raise CheckpointError(
+            f"the archive is damaged: {shown(error)}; save the model with Keras again"
+        ) from error
     return _description(config), ArchiveWeights(Hdf5(BytesIO(weights), len(weights)))
 
 
@@ -168,11 +173,16 @@ def _legacy(file: BinaryIO, size: int) -> tuple[dict[str, Any], Weights]:
 
 def _description(text: bytes) -> dict[str, Any]:
     if len(text) > MAX_TEXT_BYTES:
-        raise CheckpointError(f"the model's description has {len(text):,} bytes: too many")
+        raise CheckpointError(
+            f"the model's description has {len(text):,} bytes; the limit is {MAX_TEXT_BYTES:,}: "
+            "save a smaller model, or a state dict of the same network in PyTorch"
+        )
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"the model's description is not JSON: {shown(error)}") from error
+        raise CheckpointError(
+            f"the model's description is not JSON: {shown(error)}; {AGAIN}"
+        ) from error
     if not isinstance(content, dict):
-        raise CheckpointError("the model's description is not a JSON object")
+        raise CheckpointError(f"the model's description is not a JSON object; {AGAIN}")
     return content

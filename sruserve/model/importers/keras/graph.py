@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sruserve.model.errors import CheckpointError
+from sruserve.model.importers.keras.advice import AGAIN, CHANGE, OF_KERAS
 from sruserve.model.importers.keras.masks import MASKS, check_masks
 from sruserve.model.importers.keras.nodes import sources_of, valid
 from sruserve.model.importers.options import shown
@@ -28,15 +29,18 @@ class Layer:
     config: dict[str, Any]
     inputs: tuple["Layer", ...] = ()
 
-    def refuse(self, problem: str) -> CheckpointError:
-        """Return the error for a layer that cannot be served."""
-        return CheckpointError(f"layer {shown(self.name)} ({shown(self.kind)}) {problem}")
+    def refuse(self, problem: str, advice: str = CHANGE) -> CheckpointError:
+        """Return the error for a layer that cannot be served.
+
+        problem: a clause after the layer's name. advice: what to do.
+        """
+        return CheckpointError(f"layer {shown(self.name)} ({shown(self.kind)}) {problem}; {advice}")
 
     def wrapped(self, field: str) -> "Layer":
         """Return the layer that is in a field of this one; it keeps this one's name and key."""
         inner = self.config.get(field)
         if not isinstance(inner, dict):
-            raise self.refuse(f"has no {field}")
+            raise self.refuse(f"has no {field}", AGAIN)
         return _layer(inner, self.name, self.key)
 
 
@@ -47,8 +51,13 @@ def layers_in_order(model: dict[str, Any]) -> list[Layer]:
     """
     kind, config = model.get("class_name"), model.get("config")
     entries = config if isinstance(config, list) else valid(config, "layers", list)
-    if len(entries) > _MAX_LAYERS or not all(isinstance(entry, dict) for entry in entries):
-        raise CheckpointError("the model's description has no list of layers")
+    if len(entries) > _MAX_LAYERS:
+        raise CheckpointError(
+            f"the model has {len(entries):,} layers; the limit is {_MAX_LAYERS:,}: save one "
+            "network alone"
+        )
+    if not all(isinstance(entry, dict) for entry in entries):
+        raise CheckpointError(f"the model's description has no list of layers; {AGAIN}")
     keys, layers = Counter[str](), {}
     for entry in entries:
         snake = _snake_case(str(entry.get("class_name")))
@@ -56,7 +65,10 @@ def layers_in_order(model: dict[str, Any]) -> list[Layer]:
         keys[snake] += 1
         name = str(entry.get("name") or valid(entry.get("config"), "name", str))
         if name in layers:
-            raise CheckpointError(f"the model has two layers {shown(name)}")
+            raise CheckpointError(
+                f"the model has two layers {shown(name)}: give each a name of its own, and save "
+                "the model again"
+            )
         layers[name] = (entry, key)
     joins: dict[str, list[str]] = {}
     if kind == "Sequential":
@@ -66,8 +78,8 @@ def layers_in_order(model: dict[str, Any]) -> list[Layer]:
         order, joins = _chain(dict(config or {}), nodes)
     else:
         raise CheckpointError(
-            f"the model is of class {shown(kind)}, whose code is not in the file: only Sequential "
-            "and functional models can be imported"
+            f"the model is of class {shown(kind)}, whose code is not in the file; only Sequential "
+            "and functional models can be imported: build the model as one, and save it again"
         )
 
     def layer(name: str) -> Layer:
@@ -83,10 +95,10 @@ def _layer(entry: dict[str, Any], name: str, key: str) -> Layer:
     layer = Layer(kind, name, key, config if isinstance(config, dict) else {})
     module, registered = entry.get("module"), entry.get("registered_name")
     if kind == "Lambda":
-        raise layer.refuse("holds code, which is never executed: replace it with layers of Keras")
+        raise layer.refuse("holds code, which is never executed", OF_KERAS)
     foreign = module is not None and not re.match(r"(tf_)?keras(\.|$)", str(module))
     if foreign or ">" in kind or registered not in (None, kind):
-        raise layer.refuse("is a custom object, whose code is not in the file")
+        raise layer.refuse("is a custom object, whose code is not in the file", OF_KERAS)
     return layer
 
 
@@ -114,7 +126,8 @@ def _chain(
             raise CheckpointError(
                 f"layer {shown(name)} ({shown(kind)}) reads "
                 f"{shown(', '.join(f'output {i} of {source}' for source, i in sources))}; a layer "
-                "may only read the first output of one other: no branches, no states"
+                "may only read the first output of one other: save a model without branches and "
+                "states"
             )
         name = sources[0][0]
     _only(config.get("input_layers"), "input")
@@ -123,7 +136,7 @@ def _chain(
         if other not in known and entry.get("class_name") not in MASKS:
             raise CheckpointError(
                 f"layer {shown(other)} ({shown(entry.get('class_name'))}) is on a branch; only a "
-                "chain of layers can be served"
+                "chain of layers can be served: save a model without it"
             )
     check_masks(entries)
     return order[::-1], joins
@@ -133,13 +146,17 @@ def _read_by(name: str, entries: dict[str, dict[str, Any]]) -> list[tuple[str, i
     """Return the layers that a layer reads, and the number of the output; none for an input."""
     entry = entries.get(name)
     if entry is None:
-        raise CheckpointError(f"the model has no layer {shown(name)}")
+        raise CheckpointError(
+            f"the model's description names the layer {shown(name)}, which it does not have; "
+            f"{AGAIN}"
+        )
     nodes = valid(entry, "inbound_nodes", list)
     if entry.get("class_name") == "InputLayer":
         return []
     if len(nodes) != 1:
         raise CheckpointError(
-            f"layer {shown(name)} is used {len(nodes)} times; each layer may run once"
+            f"layer {shown(name)} is used {len(nodes)} times; each layer may run once: save a "
+            "model with a layer of its own at each place"
         )
     return list(sources_of(nodes[0]))
 
@@ -149,9 +166,14 @@ def _only(ends: Any, what: str) -> str:
     while isinstance(ends, list) and len(ends) == 1 and isinstance(ends[0], list):
         ends = ends[0]
     if not isinstance(ends, list) or len(ends) != 3 or not isinstance(ends[0], str):
-        raise CheckpointError(f"the model must have one {what}; it has {shown(ends)}")
+        raise CheckpointError(
+            f"the model must have one {what}; it has {shown(ends)}: save a model with one"
+        )
     if ends[2] != 0:
-        raise CheckpointError(f"the model's {what} is output {shown(ends[2])} of {shown(ends[0])}")
+        raise CheckpointError(
+            f"the model's {what} is output {shown(ends[2])} of {shown(ends[0])}: save a model "
+            f"whose {what} is a layer's first"
+        )
     return ends[0]
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from sruserve.model.errors import CheckpointError
 from sruserve.model.files import MAX_TEXT_BYTES
+from sruserve.model.importers.keras.advice import AGAIN
 from sruserve.model.importers.shown import shown
 
 Array = NDArray[Any]
@@ -46,7 +47,7 @@ class Hdf5:
         try:
             self._file = h5py.File(file, "r")
         except _DAMAGES as error:
-            raise CheckpointError(f"the file is not valid HDF5: {shown(error)}") from error
+            raise CheckpointError(f"the file is not valid HDF5: {shown(error)}; {AGAIN}") from error
 
     def _refill(self) -> None:
         self._bytes_left = self._size
@@ -90,7 +91,7 @@ class Hdf5:
         """Return an array of floats with at most 2 dimensions."""
         name, data = shown("/".join(path)), self._find(path)
         if not isinstance(data, self._h5py.Dataset):
-            raise CheckpointError(f"{name} is missing")
+            raise CheckpointError(f"{name} is missing; {AGAIN}")
         array: Array = self._read(name, lambda: self._checked(name, data)[()])
         return array
 
@@ -99,10 +100,10 @@ class Hdf5:
         if data.dtype.kind != "f" or data.shape is None or data.ndim > 2:
             raise CheckpointError(
                 f"{name} holds {data.dtype} of shape {shown(data.shape)}; weights are floats with "
-                "at most 2 dimensions"
+                f"at most 2 dimensions; {AGAIN}"
             )
         if data.is_virtual or data.external:
-            raise CheckpointError(f"{name} refers to data in other files; save the model in one")
+            raise CheckpointError(f"{name} refers to data in other files; {AGAIN}")
         self._bytes_left -= int(data.nbytes)
         if self._bytes_left < 0:
             raise CheckpointError(
@@ -119,7 +120,7 @@ class Hdf5:
         if isinstance(value, bytes):
             value = value.decode("utf-8", "replace")
         if not isinstance(value, str) or len(value) > MAX_TEXT_BYTES:
-            raise CheckpointError(f"attribute {shown(name)} is not a text")
+            raise CheckpointError(f"attribute {shown(name)} is not a text; {AGAIN}")
         return value
 
     def texts(self, name: str, *path: str) -> list[str]:
@@ -146,13 +147,16 @@ class Hdf5:
         return value
 
     def _check_attribute(self, name: str, attribute: Any) -> None:
-        """Raise `CheckpointError` for an attribute that would take much memory."""
+        """Raise `CheckpointError` for an attribute that would take more memory than the limit."""
         count, dtype = prod(attribute.shape or ()), attribute.dtype
         if count > _MAX_NAMES or count * dtype.itemsize > MAX_TEXT_BYTES:
-            raise CheckpointError(f"attribute {shown(name)} is too large")
+            raise CheckpointError(
+                f"attribute {shown(name)} has {count:,} elements of {dtype.itemsize} bytes; the "
+                f"limits are {_MAX_NAMES:,} and {MAX_TEXT_BYTES:,} bytes together: {AGAIN}"
+            )
         if dtype.hasobject:  # its elements are references, whose bytes no header states
             if self._h5py.check_string_dtype(dtype) is None:
-                raise CheckpointError(f"attribute {shown(name)} is not a text")
+                raise CheckpointError(f"attribute {shown(name)} is not a text; {AGAIN}")
             if count > _MAX_REFERENCES:
                 raise CheckpointError(
                     f"attribute {shown(name)} lists {count:,} texts of variable length; the limit "
@@ -170,7 +174,9 @@ class Hdf5:
             if link is None:
                 return None
             if not isinstance(link, self._h5py.HardLink):
-                raise CheckpointError(f"{shown(part)} is a link to another place, which is refused")
+                raise CheckpointError(
+                    f"{shown(part)} is a link to another place, which is refused; {AGAIN}"
+                )
             owner = self._read(part, lambda group=group, part=part: group[part])
         return owner
 
@@ -181,7 +187,9 @@ class Hdf5:
         except CheckpointError:
             raise
         except _DAMAGES as error:
-            raise CheckpointError(f"{shown(name)} cannot be read: {shown(error)}") from error
+            raise CheckpointError(
+                f"{shown(name)} cannot be read: {shown(error)}; {AGAIN}"
+            ) from error
 
 
 def _text_bytes(value: Any) -> int:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
+from sruserve.model.importers.keras.advice import AGAIN
 from sruserve.model.importers.keras.graph import Layer
 from sruserve.model.importers.wiring.layers import Select
 from sruserve.model.importers.wiring.network import Pooling
@@ -19,7 +20,7 @@ def joined_tables(layer: Layer, tables: Sequence[Array]) -> Array:
         _check_axis(layer, 2)
         return one_table(rows, lambda each: torch.cat(list(each), 1)).numpy()
     if len({table.shape[1] for table in tables}) > 1:
-        raise layer.refuse("adds rows of different widths")
+        raise layer.refuse("adds rows of different widths", AGAIN)
     return one_table(rows, lambda each: torch.stack(list(each)).sum(0)).numpy()
 
 

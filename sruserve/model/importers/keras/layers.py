@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 
 from sruserve.model.importers.keras.activations import activation_layer, activation_steps
+from sruserve.model.importers.keras.advice import AGAIN
 from sruserve.model.importers.keras.file import Weights
 from sruserve.model.importers.keras.graph import Layer
 from sruserve.model.importers.keras.joins import joined_poolings, joined_tables
@@ -34,6 +35,7 @@ _NOTHING = (
     "InputLayer", "Dropout", "SpatialDropout1D", "GaussianNoise", "GaussianDropout", "AlphaDropout",
     "ActivityRegularization", "Identity",
 )  # fmt: skip
+_ORDER = "change the order of the layers, and save the model again"
 _EPSILON = 1e-7  # of Keras, in a Normalization
 
 
@@ -87,7 +89,7 @@ class Reader:
             self.steps.append(pool(layer.name, self._pooling(layer)))
             self.rank = 2
         elif self.rank is None or (self.rank == 2 and not self.steps):
-            raise layer.refuse("must read steps with features, (batch, steps, features)")
+            raise layer.refuse("must read steps with features, (batch, steps, features)", _ORDER)
         elif layer.kind in _ACTIVATIONS:
             self.steps += activation_layer(layer)
         else:
@@ -96,7 +98,7 @@ class Reader:
     def _pooling(self, layer: Layer) -> str:
         """Return the kind of a layer that pools all steps."""
         if self.rank != 3 or layer.config.get("data_format", "channels_last") != "channels_last":
-            raise layer.refuse("must pool the steps of a sequence")
+            raise layer.refuse("must pool the steps of a sequence", _ORDER)
         if layer.config.get("keepdims"):
             raise layer.refuse("has keepdims, which cannot be served")
         return _POOLS[layer.kind]
@@ -125,7 +127,10 @@ class Reader:
         shape = layer.config.get("batch_shape", layer.config.get("batch_input_shape"))
         if not isinstance(shape, list) or len(shape) not in (2, 3):
             if shape is not None:
-                raise layer.refuse(f"has inputs of shape {shown(shape)}, which is no sequence")
+                raise layer.refuse(
+                    f"has inputs of shape {shown(shape)}, which is no sequence",
+                    "save a model that reads (batch, steps) or (batch, steps, features)",
+                )
             return
         self.rank = len(shape)
         if self.rank == 3 and isinstance(shape[2], int):
@@ -140,10 +145,10 @@ class Reader:
 
     def _table(self, layer: Layer) -> Array:
         if self.steps or self.rank == 3:
-            raise layer.refuse("must be the first layer and read ids, (batch, steps)")
+            raise layer.refuse("must be the first layer and read ids, (batch, steps)", _ORDER)
         table = self.weights.of(layer.name, layer.key, "", ["embeddings"])["embeddings"]
         if table.ndim != 2:
-            raise layer.refuse(f"has a table of shape {list(table.shape)}")
+            raise layer.refuse(f"has a table of shape {list(table.shape)}", AGAIN)
         if layer.config.get("mask_zero"):
             self.notes.append(
                 f"layer {layer.name} has mask_zero: id 0 is padding, which Keras skips; the server "
@@ -153,7 +158,10 @@ class Reader:
 
     def _recurrent(self, layer: Layer) -> None:
         if self.rank == 2:
-            raise layer.refuse("must read all steps: the layer before it returns only one row")
+            raise layer.refuse(
+                "must read all steps: the layer before it returns only one row",
+                "save a model whose layer before it has return_sequences",
+            )
         number = sum(isinstance(step, Recurrent) for step in self.steps)
         read = bidirectional_steps if layer.kind == "Bidirectional" else recurrent_steps
         steps = read(layer, self.weights, number)
@@ -168,14 +176,14 @@ class Reader:
     def _check(self, layer: Layer, width: int) -> None:
         """Note that a layer reads rows of `width`; raises `CheckpointError` for another one."""
         if self.width is not None and self.width != width:
-            raise layer.refuse(f"reads {width} columns, but there are {self.width}")
+            raise layer.refuse(f"reads {width} columns, but there are {self.width}", AGAIN)
         if not self.steps:
             self.features = width
         self.width = width
 
     def _columns(self, layer: Layer) -> int:
         if self.width is None:
-            raise layer.refuse("has inputs of unknown width: save the model once it is built")
+            raise layer.refuse("has inputs of unknown width", "build the model, and save it again")
         return self.width
 
     def dense(self, layer: Layer, part: str) -> list[Step]:
@@ -184,10 +192,10 @@ class Reader:
         arrays = self.weights.of(layer.name, layer.key, part, names)
         kernel = arrays["kernel"]
         if kernel.ndim != 2 or kernel.shape[1] != layer.config.get("units"):
-            raise layer.refuse(f"has a kernel of shape {list(kernel.shape)}")
+            raise layer.refuse(f"has a kernel of shape {list(kernel.shape)}", AGAIN)
         self._check(layer, int(kernel.shape[0]))
         if biased and arrays["bias"].shape != kernel.shape[1:]:
-            raise layer.refuse(f"has a bias of shape {list(arrays['bias'].shape)}")
+            raise layer.refuse(f"has a bias of shape {list(arrays['bias'].shape)}", AGAIN)
         step = linear(layer.name, kernel.T, arrays.get("bias"))
         self.width = int(kernel.shape[1])
         return [step, *activation_steps(layer)]
@@ -197,7 +205,7 @@ class Reader:
         statistics = ["moving_mean", "moving_variance"]
         own = self._gamma_beta(layer, part, statistics)
         if own["moving_variance"].min() < 0:
-            raise layer.refuse("has a negative variance")
+            raise layer.refuse("has a negative variance", AGAIN)
         eps = _epsilon(layer)
         mean, variance = own["moving_mean"], own["moving_variance"]
         return [batch_norm(layer.name, mean, variance, own["gamma"], own["beta"], eps)]
@@ -221,14 +229,14 @@ class Reader:
             try:
                 arrays = [np.asarray(each, np.float64).reshape(-1) for each in constants]
             except (TypeError, ValueError) as error:
-                raise layer.refuse("has a mean or variance that is not numbers") from error
+                raise layer.refuse("has a mean or variance that is not numbers", AGAIN) from error
         columns = self._columns(layer)
         try:
             mean, variance = (np.broadcast_to(each.reshape(-1), (columns,)) for each in arrays)
         except ValueError as error:
-            raise layer.refuse(f"does not have {columns} means and variances") from error
+            raise layer.refuse(f"does not have {columns} means and variances", AGAIN) from error
         if not variance.min() >= 0:
-            raise layer.refuse("has a variance that is not a positive number")
+            raise layer.refuse("has a variance that is not a positive number", AGAIN)
         deviation = np.maximum(np.sqrt(variance.astype(np.float64)), _EPSILON)
         return [scale(layer.name, mean, 1 / deviation, np.zeros(columns))]
 
@@ -246,7 +254,9 @@ class Reader:
                 np.broadcast_to(np.asarray(n, np.float64), (columns,)) for n in numbers
             )
         except (TypeError, ValueError) as error:
-            raise layer.refuse("has a scale or an offset that does not fit its inputs") from error
+            raise layer.refuse(
+                "has a scale or an offset that does not fit its inputs", AGAIN
+            ) from error
         return [scale(layer.name, np.zeros(columns), factor, offset)]
 
     def _gamma_beta(self, layer: Layer, part: str, others: list[str]) -> dict[str, Array]:
@@ -257,7 +267,7 @@ class Reader:
         arrays = self.weights.of(layer.name, layer.key, part, [*own, *others])
         arrays = {n: np.full(columns, x, np.float32) for n, _, x in fields} | arrays
         if any(array.shape != (columns,) for array in arrays.values()):
-            raise layer.refuse(f"has vectors that do not fit {columns} columns")
+            raise layer.refuse(f"has vectors that do not fit {columns} columns", AGAIN)
         return arrays
 
     def _check_axis(self, layer: Layer) -> None:
@@ -270,7 +280,10 @@ class Reader:
 def _epsilon(layer: Layer) -> float:
     value = layer.config.get("epsilon", 1e-3)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1:
-        raise layer.refuse(f"has the epsilon {shown(value)}")
+        raise layer.refuse(
+            f"has the epsilon {shown(value)}",
+            "it must be above 0 and at most 1: save a model with such a one",
+        )
     return float(value)
 
 

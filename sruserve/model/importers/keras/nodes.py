@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from sruserve.model.errors import CheckpointError
+from sruserve.model.importers.keras.advice import AGAIN
 
 
 def sources_of(node: Any) -> Iterator[tuple[str, int]]:
@@ -16,7 +17,9 @@ def sources_of(node: Any) -> Iterator[tuple[str, int]]:
     else:  # [[name, node, output, arguments], …]
         for source in node if isinstance(node, list) else ():
             if not isinstance(source, list) or len(source) < 3:
-                raise CheckpointError("the model's description has a node that cannot be read")
+                raise CheckpointError(
+                    f"the model's description has a node that cannot be read; {AGAIN}"
+                )
             yield str(source[0]), int(source[2])
             others = source[3] if len(source) > 3 and isinstance(source[3], dict) else {}
             for argument, value in others.items():
@@ -52,5 +55,5 @@ def valid(owner: Any, name: str, kind: type) -> Any:
     """Return a field of a description; raises `CheckpointError` if it is of another type."""
     value = owner.get(name) if isinstance(owner, dict) else None
     if not isinstance(value, kind):
-        raise CheckpointError(f"the model's description has no valid {name}")
+        raise CheckpointError(f"the model's description has no valid {name}; {AGAIN}")
     return value

@@ -23,5 +23,8 @@ def read(path: Path, options: Options | None, task: Task) -> Imported:
             for layer in layers_in_order(description):
                 reader.read(layer)
     except RecursionError as error:
-        raise CheckpointError(f"{path}: the model's description is nested too deeply") from error
+        raise CheckpointError(
+            f"{path}: the model's description is nested too deeply; save a model whose layers are "
+            "not models themselves"
+        ) from error
     return assemble(reader.steps, task, reader.features, reader.notes)

@@ -3,6 +3,7 @@
 import numpy as np
 
 from sruserve.model.importers.keras.activations import function_name
+from sruserve.model.importers.keras.advice import AGAIN
 from sruserve.model.importers.keras.file import Weights
 from sruserve.model.importers.keras.graph import Layer
 from sruserve.model.importers.options import shown
@@ -17,6 +18,8 @@ from sruserve.model.importers.wiring.steps import (
     pool,
 )
 
+_FORWARD = "save a model without go_backwards"
+_SERVED = "save a model with what is served"
 RECURRENT = ("LSTM", "GRU", "SimpleRNN")
 _BLOCKS: dict[Cell, int] = {
     "lstm": 4, "gru": 3, "gru_reset_before": 3, "rnn_tanh": 1, "rnn_relu": 1
@@ -27,7 +30,7 @@ def recurrent_steps(layer: Layer, weights: Weights, number: int) -> list[Step]:
     """Return the steps of one direction. number: recurrent layers before this one."""
     del number
     if layer.config.get("go_backwards"):
-        raise layer.refuse("runs backward in time (go_backwards), which cannot be served")
+        raise layer.refuse("runs backward in time (go_backwards), which cannot be served", _FORWARD)
     step = Recurrent(layer.name, _cell(layer), (_direction(layer, weights, "cell"),))
     if layer.config.get("return_sequences"):
         return [step]
@@ -42,12 +45,16 @@ def bidirectional_steps(layer: Layer, weights: Weights, number: int) -> list[Ste
     cells = [_cell(each) for each in (forward, backward)]
     units = [each.config.get("units") for each in (forward, backward)]
     if forward.config.get("go_backwards"):
-        raise layer.refuse("runs its forward layer backward (go_backwards)")
+        raise layer.refuse("runs its forward layer backward (go_backwards)", _FORWARD)
     if has_backward and not backward.config.get("go_backwards"):
-        raise layer.refuse("runs its backward layer forward")
+        raise layer.refuse(
+            "runs its backward layer forward", "save a model whose backward_layer has go_backwards"
+        )
     sequences = [bool(each.config.get("return_sequences")) for each in (forward, backward)]
     if cells[0] != cells[1] or units[0] != units[1] or sequences[0] != sequences[1]:
-        raise layer.refuse("has two different directions")
+        raise layer.refuse(
+            "has two different directions", "save a model whose two directions are alike"
+        )
     directions = (
         _direction(forward, weights, "forward_layer/cell"),
         _direction(backward, weights, "backward_layer/cell"),
@@ -62,7 +69,9 @@ def bidirectional_steps(layer: Layer, weights: Weights, number: int) -> list[Ste
         both = np.concatenate((np.eye(hidden), np.eye(hidden)), 1)
         steps.append(linear(layer.name, both if merge == "sum" else both / 2, None))
     elif merge != "concat":
-        raise layer.refuse(f"has the merge_mode {shown(merge)}; served are concat, sum and ave")
+        raise layer.refuse(
+            f"has the merge_mode {shown(merge)}; served are concat, sum and ave", _SERVED
+        )
     return steps
 
 
@@ -77,13 +86,16 @@ def _cell(layer: Layer) -> Cell:
     function = function_name(layer, "activation", "tanh")
     if layer.kind == "SimpleRNN":
         if function not in ("tanh", "relu"):
-            raise layer.refuse(f"has the activation {shown(function)}; served are tanh and relu")
+            raise layer.refuse(
+                f"has the activation {shown(function)}; served are tanh and relu", _SERVED
+            )
         return "rnn_tanh" if function == "tanh" else "rnn_relu"
     gates = function_name(layer, "recurrent_activation", "sigmoid")
     if (function, gates) != ("tanh", "sigmoid"):
         raise layer.refuse(
             f"has the activation {shown(function)} and the recurrent_activation {shown(gates)}; "
-            "served are tanh and sigmoid"
+            "served are tanh and sigmoid",
+            _SERVED,
         )
     if layer.kind == "LSTM":
         return "lstm"
@@ -104,11 +116,12 @@ def _direction(layer: Layer, weights: Weights, part: str) -> Direction:
     if not shapes_fit or kernel.shape[1] != rows or units != layer.config.get("units"):
         raise layer.refuse(
             f"has a kernel of shape {list(kernel.shape)} and a recurrent_kernel of shape "
-            f"{list(recurrent.shape)}, which do not fit its units"
+            f"{list(recurrent.shape)}, which do not fit its units",
+            AGAIN,
         )
     both = (2, rows) if cell == "gru" and biased else (rows,)
     if biases.shape != both:
-        raise layer.refuse(f"has a bias of shape {list(biases.shape)}, not {list(both)}")
+        raise layer.refuse(f"has a bias of shape {list(biases.shape)}, not {list(both)}", AGAIN)
     of_input, of_state = biases if biases.ndim == 2 else (biases, np.zeros_like(biases))
 
     def blocks(array: Array) -> Array:

@@ -13,7 +13,7 @@ from sruserve.model.cells.lrn import LRNConfig
 from sruserve.model.cells.sru import SRUConfig
 from sruserve.model.cells.stack import StackConfig
 from sruserve.model.errors import CheckpointError
-from sruserve.model.importers.lrn_tf.variables import Variables
+from sruserve.model.importers.lrn_tf.variables import ADVICE, Variables
 from sruserve.model.importers.options import make
 
 LAYER = "hierarchy/word_level/rnn_enc_layer_0/"
@@ -39,7 +39,7 @@ def kind_of(names: Iterable[str]) -> str:
     if len(kinds) != 1:
         raise CheckpointError(
             f"{LAYER} has the variables of {' and '.join(kinds) or 'no cell'}; it must have those "
-            f"of one: {', '.join(_LINEARS)}"
+            f"of one, {', '.join(_LINEARS)}. {ADVICE}"
         )
     return kinds[0]
 

@@ -84,6 +84,9 @@ _AVERAGED = (
 )
 
 
+_OPTIONS_FILE = "copy the training's file again, or remove it and pass its options in --options"
+
+
 def _open(path: Path) -> tuple[Path, Bundle]:
     try:
         prefix = find(path)
@@ -102,9 +105,9 @@ def _arguments(folder: Path) -> dict[str, Any]:
     except OSError as error:
         raise OptionError(f"cannot read {path}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
-        raise OptionError(f"{path} is not valid JSON: {error}") from error
+        raise OptionError(f"{path} is not valid JSON: {error}; {_OPTIONS_FILE}") from error
     if not isinstance(content, dict):
-        raise OptionError(f"{path} must hold a JSON object")
+        raise OptionError(f"{path} must hold a JSON object; {_OPTIONS_FILE}")
     return {name: value for name, value in content.items() if name in _OPTIONS}
 
 
@@ -115,7 +118,8 @@ def _characters(variables: Variables, arguments: Options, folder: Path, count: i
     chars = words.read_entries(folders, "vocab.char")
     if len(spelt) != count:
         raise CheckpointError(
-            f"vocab.word has {len(spelt)} entries, but the embeddings have {count} rows"
+            f"vocab.word has {len(spelt)} entries, but the embeddings have {count} rows: use the "
+            "file that this training wrote"
         )
     return words.characters(variables, spelt, chars, _longest(arguments))
 

@@ -99,7 +99,7 @@ class Variables:
         """Return a variable's shape; raises `CheckpointError` if it is missing."""
         shape = self._bundle.shapes.get(self._scope + name)
         if shape is None:
-            raise CheckpointError(f"{shown(name)} is missing")
+            raise CheckpointError(f"the variable {shown(name)} is missing. {ADVICE}")
         return shape
 
     def size(self, name: str) -> int:
@@ -107,7 +107,7 @@ class Variables:
         shape = self.shape(name)
         if len(shape) != 1 or not shape[0]:
             raise CheckpointError(
-                f"{shown(name)} has shape {list(shape)}; it must be a vector, not empty"
+                f"{shown(name)} has shape {list(shape)}; it must be a vector, not empty. {ADVICE}"
             )
         return shape[0]
 
@@ -115,12 +115,15 @@ class Variables:
         """Read a variable of a shape; raises `CheckpointError`."""
         if self.shape(name) != shape:
             raise CheckpointError(
-                f"{shown(name)} has shape {list(self.shape(name))}, not {list(shape)}"
+                f"{shown(name)} has shape {list(self.shape(name))}, not {list(shape)}. {ADVICE}"
             )
         average = _AVERAGE if name in self._averages else ""
         tensor = self._bundle.tensor(self._scope + name + average)
         if tensor.shape != shape:
-            raise CheckpointError(f"the average of {shown(name)} does not have its shape")
+            raise CheckpointError(
+                f"the moving average of {shown(name)} does not have its shape: pass "
+                '{"ema_decay": 0} in --options for the weights themselves'
+            )
         return tensor
 
 
@@ -132,16 +135,18 @@ def _own_names(names: Iterable[str]) -> list[str]:
         if set(trained) >= _READERS:
             raise CheckpointError(
                 "the checkpoint is of rc/: it marks the answer in a text that a question attends "
-                "to, which cannot be served"
+                f"to, which cannot be served. {ADVICE}"
             )
         raise CheckpointError(f"the checkpoint holds {_some(trained)}. {ADVICE}")
     scope = anchors[0].removesuffix(_ANCHOR)
     for name in trained:
         for part, problem in _OTHERS.items():
             if part in f"/{name}":
-                raise CheckpointError(f"the variable {shown(name)} is {problem}")
+                raise CheckpointError(f"the variable {shown(name)} is {problem}. {ADVICE}")
         if not name.startswith(scope):
-            raise CheckpointError(f"the variable {shown(name)} is not one of the network {scope}")
+            raise CheckpointError(
+                f"the variable {shown(name)} is not one of the network {scope}. {ADVICE}"
+            )
     return [name.removeprefix(scope) for name in trained]
 
 

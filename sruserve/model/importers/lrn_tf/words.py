@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sruserve.model.errors import CheckpointError
 from sruserve.model.files import memory_bytes, read_regular
-from sruserve.model.importers.lrn_tf.variables import FROZEN, Variables
+from sruserve.model.importers.lrn_tf.variables import ADVICE, FROZEN, Variables
 
 SPECIAL = ("<pad>", "<unk>", "<eos>")
 PADDING, UNKNOWN = 0, 1
@@ -36,12 +36,14 @@ def characters(variables: Variables, words: list[str], chars: list[str], longest
     count, width = _sizes(variables, "char_embeddings")
     if len(chars) != count:
         raise CheckpointError(
-            f"vocab.char has {len(chars)} entries, but char_embeddings has {count} rows"
+            f"vocab.char has {len(chars)} entries, but char_embeddings has {count} rows: use the "
+            "file that this training wrote"
         )
     if (size := _MATRICES * 4 * width * len(words)) > memory_bytes() // 2:
         raise CheckpointError(
             f"the features of the characters of {len(words):,} words, {width:,} for each, take "
-            f"{size:,} bytes, more than half of this machine's memory"
+            f"{size:,} bytes, more than half of this machine's memory: import it on a larger "
+            "machine"
         )
     table = variables.read("char_embeddings", count, width)
     weight = variables.read("char_encoding/cmap/W_0_0", width, width)
@@ -66,15 +68,17 @@ def read_entries(folders: Iterable[Path], name: str, lower: bool = False) -> lis
     path = next((path for path in tried if os.path.exists(path)), None)
     if path is None:
         raise CheckpointError(
-            f"the network reads the characters of words (use_char): the import needs {name}, as "
-            f"the training wrote it, at {tried[0]}"
+            f"the network reads the characters of words (use_char): copy {name}, as the "
+            f"training wrote it, to {tried[0]}"
         )
     try:
         text = read_regular(path).decode()
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
-        raise CheckpointError(f"{path} is not UTF-8") from error
+        raise CheckpointError(
+            f"{path} is not UTF-8; use the file that the training wrote"
+        ) from error
     lines = [line.strip(_SPACE) for line in text.removesuffix("\n").split("\n")]
     return list(dict.fromkeys([*SPECIAL, *(line.lower() if lower else line for line in lines)]))
 
@@ -82,5 +86,7 @@ def read_entries(folders: Iterable[Path], name: str, lower: bool = False) -> lis
 def _sizes(variables: Variables, name: str) -> tuple[int, int]:
     shape = variables.shape(name)
     if len(shape) != 2 or not all(shape):
-        raise CheckpointError(f"{name} has shape {list(shape)}; it must be a matrix, not empty")
+        raise CheckpointError(
+            f"{name} has shape {list(shape)}; it must be a matrix, not empty. {ADVICE}"
+        )
     return shape[0], shape[1]

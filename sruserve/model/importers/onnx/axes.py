@@ -10,6 +10,9 @@ from sruserve.model.importers.onnx.constants import as_shape, new_shape, slices
 from sruserve.model.importers.onnx.embeddings import combined, embedded
 from sruserve.model.importers.onnx.poolings import side_by_side
 from sruserve.model.importers.onnx.values import (
+    ANY_LENGTH,
+    FIXED,
+    INVALID,
     Axis,
     Const,
     Flow,
@@ -69,13 +72,13 @@ def axis_node(
             _check_sized(x, inputs[1:], [i for i, r in enumerate(ranges) if r != slice(None)])
             return _sliced(name, x, ranges)
     except (ValueError, IndexError, TypeError) as error:
-        raise Refused(f"does not fit its input: {error}") from error
+        raise Refused(f"does not fit its input: {error}", INVALID) from error
     return _reduce(kind, name, x, inputs, attributes)
 
 
 def _constant(value: Value | None) -> Any:
     if not isinstance(value, Const):
-        raise Refused("reads what the network computes where a constant is expected")
+        raise Refused("reads what the network computes where a constant is expected", FIXED)
     return value.array
 
 
@@ -84,7 +87,7 @@ def _check_sized(x: Flow | States, places: Sequence[Value | None], axes: Sequenc
     if any(isinstance(place, Const) and place.sized for place in places):
         labels = {label for axis in axes for label, _ in x.axes[axis]}
         if labels - {"time"}:
-            raise Refused("computes with the number of steps or inputs")
+            raise Refused("computes with the number of steps or inputs", ANY_LENGTH)
 
 
 def _axes(inputs: Sequence[Value | None], attributes: dict[str, Any]) -> tuple[int, ...] | None:
@@ -112,7 +115,7 @@ def _squeezed(axes: Sequence[Axis], which: tuple[int, ...] | None) -> list[Axis]
     else:
         dropped = {i % len(axes) for i in which}
     if any(shape[i] != 1 for i in dropped):
-        raise Refused(f"removes axes of shape {list(shape)} whose size is not 1")
+        raise Refused(f"removes axes of shape {list(shape)} whose size is not 1", INVALID)
     return [axis for i, axis in enumerate(axes) if i not in dropped]
 
 
@@ -143,7 +146,7 @@ def _gather(name: str, x: Flow | States, index: Any, axis: int) -> Value:
         raise Refused("chooses several places")
     size = sizes(x.axes)[axis]
     if not -size <= chosen[0] < size:
-        raise Refused(f"chooses place {chosen[0]} of {size}")
+        raise Refused(f"chooses place {chosen[0]} of {size}", INVALID)
     begin = chosen[0] % size
     result = _range(name, x, axis, begin, begin + 1)
     return result if index.ndim else with_axes(result, _squeezed(result.axes, (axis,)))
@@ -168,8 +171,8 @@ def _check_cuts_none(places: slice, size: int) -> None:
     if start < -size or (end is not None and size < end < _NO_END):
         steps = -start if start < -size else end
         raise Refused(
-            f"cuts inputs of more than {steps:,} steps, and the server cuts none: export the "
-            "network without the cut, and cut its inputs before they are sent"
+            f"cuts inputs of more than {steps:,} steps, and the server cuts none",
+            "export the network without the cut, and cut its inputs before they are sent",
         )
 
 
@@ -206,11 +209,11 @@ def _concat(name: str, inputs: Sequence[Value | None], attributes: dict[str, Any
     axis = attributes.get("axis", 0) % rank
     parts = tuple(part for each in states for part in each.parts)
     if any(len(each.axes) != rank for each in states):
-        raise Refused("joins tensors of different shapes")
+        raise Refused("joins tensors of different shapes", INVALID)
     for each in states:
         others = [a for i, a in enumerate(each.axes) if i != axis]
         if others != [a for i, a in enumerate(states[0].axes) if i != axis]:
-            raise Refused("joins tensors of different shapes")
+            raise Refused("joins tensors of different shapes", INVALID)
     labels = {label for each in states for label, _ in each.axes[axis]}
     axes = list(states[0].axes)
     if labels == {"feature"}:

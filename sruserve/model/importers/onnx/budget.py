@@ -45,5 +45,6 @@ class Budget:
         self._left -= size
         if self._left < 0:
             raise Refused(
-                "reads far more numbers than the file holds: store each weight with its own numbers"
+                "reads far more numbers than the file holds",
+                "store each weight with its own numbers, and save the model again",
             )

@@ -6,7 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from sruserve.model.importers.onnx.values import Const, Refused
+from sruserve.model.importers.onnx.values import (
+    FOLDED,
+    INVALID,
+    Const,
+    Refused,
+)
 from sruserve.model.importers.wiring.steps import Array
 
 _MAX_NUMBERS = 1 << 26  # in a computed constant
@@ -18,14 +23,14 @@ def fold(kind: str, inputs: Sequence[Const | None], attributes: Attributes) -> C
     """Return a node's result of constants; raises `Refused` if it is none of the few known."""
     function = _FUNCTIONS.get(kind)
     if function is None:
-        raise Refused("computes with constants in a way that is not supported")
+        raise Refused("computes with constants in a way that is not supported", FOLDED)
     arrays = [None if value is None else value.array for value in inputs]
     try:
         if _result_size(kind, arrays, attributes) > _MAX_NUMBERS:
-            raise Refused("computes too large a constant")
+            raise Refused(f"computes too large a constant, of more than {_MAX_NUMBERS:,} numbers")
         array = function(arrays, attributes)
     except (ValueError, TypeError, IndexError, KeyError, OverflowError, AttributeError) as error:
-        raise Refused(f"does not fit its constants: {error}") from error
+        raise Refused(f"does not fit its constants: {error}", INVALID) from error
     if kind == "ConstantOfShape":
         return Const(array)
     # The numbers that Expand copies do not depend on the shape, either.

@@ -12,6 +12,7 @@ from sruserve.model.importers.options import shown
 from sruserve.model.importers.wiring.steps import Array
 
 _INSTALL = "ONNX files need the package onnx: pip install 'sruserve[onnx]'"
+_AGAIN = "copy the file again, or export the network again"
 _MAX_DIMENSIONS = 8
 # Data types of `TensorProto` that networks of these nodes use.
 _DTYPES = {
@@ -34,9 +35,9 @@ def read_graph(path: Path) -> Any:
     try:
         model = onnx.ModelProto.FromString(content)
     except Exception as error:  # protobuf has a type of its own for each implementation
-        raise CheckpointError(f"{path} is not an ONNX model: {shown(error)}") from error
+        raise CheckpointError(f"{path} is not an ONNX model: {shown(error)}; {_AGAIN}") from error
     if not model.graph.node:
-        raise CheckpointError(f"{path} is not an ONNX model: it has no nodes")
+        raise CheckpointError(f"{path} is not an ONNX model: it has no nodes; {_AGAIN}")
     return model
 
 
@@ -50,13 +51,17 @@ def array_of(tensor: Any, folder: Path) -> Array:
     name = shown(tensor.name or "a constant")
     dtype = _DTYPES.get(tensor.data_type)
     if dtype is None or len(tensor.dims) > _MAX_DIMENSIONS:
-        raise CheckpointError(f"{name} has an unsupported data type or too many dimensions")
+        raise CheckpointError(
+            f"{name} has the data type {tensor.data_type} and {len(tensor.dims)} dimensions; "
+            f"served are floats, integers and booleans of at most {_MAX_DIMENSIONS}: export the "
+            "network in float32"
+        )
     if tensor.data_location == 1:
         return _external(tensor, folder, name, np.dtype(dtype))
     try:
         return np.asarray(numpy_helper.to_array(tensor))
     except Exception as error:  # numbers that do not fit the shape
-        raise CheckpointError(f"{name} cannot be read: {shown(error)}") from error
+        raise CheckpointError(f"{name} cannot be read: {shown(error)}; {_AGAIN}") from error
 
 
 def _external(tensor: Any, folder: Path, name: str, dtype: Any) -> Array:
@@ -72,21 +77,27 @@ def _external(tensor: Any, folder: Path, name: str, dtype: Any) -> Array:
     try:
         offset, length = int(entries.get("offset", 0)), int(entries.get("length", -1))
     except ValueError as error:
-        raise CheckpointError(f"{name} has no valid offset and length") from error
+        raise CheckpointError(f"{name} has no valid offset and length; {_AGAIN}") from error
     size = count * dtype.itemsize
     path = folder / location
     try:
         if path.is_symlink():
-            raise CheckpointError(f"{path} is a link; only files beside the model are read")
+            raise CheckpointError(
+                f"{path} is a link; only files beside the model are read: copy the file there"
+            )
         with open_regular(path, memory_bytes()) as file:
             available = file.seek(0, 2) - offset
             if offset < 0 or length not in (-1, size) or size > available:
-                raise CheckpointError(f"{path} does not hold the {size:,} bytes of {name}")
+                raise CheckpointError(
+                    f"{path} does not hold the {size:,} bytes of {name}: copy the file again, or "
+                    "export the network again"
+                )
             file.seek(offset)
             content = file.read(size)
     except OSError as error:
         raise CheckpointError(
-            f"cannot read {path}, which holds {name}: {error.strerror or error}"
+            f"cannot read {path}, which holds {name}: {error.strerror or error}; copy the file "
+            "there"
         ) from error
     return np.frombuffer(content, dtype.newbyteorder("<")).reshape(tuple(tensor.dims))
 

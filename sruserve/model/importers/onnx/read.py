@@ -16,6 +16,8 @@ from sruserve.model.importers.onnx.file import array_of, read_graph
 from sruserve.model.importers.onnx.recurrent import OtherAxis, recurrent_node
 from sruserve.model.importers.onnx.rows import ROW_NODES, row_node
 from sruserve.model.importers.onnx.values import (
+    ANY_LENGTH,
+    INVALID,
     Axis,
     Const,
     Flow,
@@ -36,7 +38,7 @@ _MAX_NODES = 100_000
 # What stands for a number of steps that the file leaves open. The network must be the same with
 # both: a third step is no last step. An open number of inputs is 1, as every stream is by itself.
 _STEPS = (131, 3)
-_SOFTMAX_OF_LAST_AXIS = 13  # opset; before, the default was axis 1 with all axes behind it
+_SOFTMAX_OF_LAST_AXIS = 13  # opset; before, the default was axis 1 with all axes after it
 _RECURRENT = ("LSTM", "GRU", "RNN")
 _SAME = ("Identity", "Cast", "Dropout")
 _IDS = (6, 7)  # int32, int64
@@ -54,10 +56,14 @@ def read(path: Path, options: Options | None, task: Task) -> Imported:
         try:
             flows = [graph.run(name, steps, batch_first=False) for steps in _STEPS]
         except OtherAxis:
-            raise CheckpointError("the recurrent layers run over different axes") from None
+            raise CheckpointError(
+                "the recurrent layers run over different axes: export them with one batch_first"
+            ) from None
     steps, others = (_answers(flow, name) for flow in flows)
     if not same(steps, others):
-        raise CheckpointError("the network computes with the number of its steps or inputs")
+        raise CheckpointError(
+            f"the network computes with the number of its steps or inputs: {ANY_LENGTH}"
+        )
     features = None if graph.reads_ids else graph.features
     imported = assemble(steps, task, features)
     if graph.fixed_steps is None:
@@ -88,8 +94,9 @@ def _check_last_axis(inputs: list[Value | None], axis: int) -> None:
     x = inputs[0] if inputs else None
     if isinstance(x, (Flow, States)) and axis % len(x.axes) != len(x.axes) - 1:
         raise Refused(
-            f"is over all axes from {axis} on, as in each opset before {_SOFTMAX_OF_LAST_AXIS}; "
-            "it must be over the features, as the last axis"
+            f"is over all axes from {axis} on, as in each opset before {_SOFTMAX_OF_LAST_AXIS}",
+            f"export the network with opset {_SOFTMAX_OF_LAST_AXIS} or later, and the softmax over "
+            "the features, as the last axis",
         )
 
 
@@ -105,10 +112,13 @@ class _Graph:
             if used or model.functions:
                 raise CheckpointError(
                     f"the model uses operators of its own ({shown(', '.join(others))}), which "
-                    "cannot be served"
+                    "cannot be served: export the network in operators of ONNX alone"
                 )
         if len(graph.node) > _MAX_NODES:
-            raise CheckpointError(f"the model has more than {_MAX_NODES:,} nodes")
+            raise CheckpointError(
+                f"the model has {len(graph.node):,} nodes; the limit is {_MAX_NODES:,}: export its "
+                "recurrent layers as nodes LSTM, GRU or RNN, not step by step"
+            )
         self._folder, self._held_bytes = folder, model.ByteSize()
         versions = [
             entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")
@@ -116,7 +126,9 @@ class _Graph:
         self._opset = max(versions, default=0)
         self._constants = {tensor.name: tensor for tensor in graph.initializer}
         if graph.sparse_initializer:
-            raise CheckpointError("the model has sparse tensors, which cannot be read")
+            raise CheckpointError(
+                "the model has sparse tensors, which cannot be read: export it with dense ones"
+            )
         inputs = [entry for entry in graph.input if entry.name not in self._constants]
         if len(inputs) != 1:
             names = ", ".join(entry.name for entry in inputs)
@@ -154,7 +166,7 @@ class _Graph:
                 raise CheckpointError(f"{label} {error}") from None
             values.update(zip(node.output, results, strict=False))
         if output not in values:
-            raise CheckpointError(f"no node computes the output {shown(output)}")
+            raise CheckpointError(f"no node computes the output {shown(output)}: {INVALID}")
         try:
             return rows_of(values[output], output)
         except Refused as error:
@@ -171,7 +183,8 @@ class _Graph:
         if outer not in (1, 2) or (shape and not self.reads_ids and not shape[-1]):
             raise CheckpointError(
                 f"input {shown(self._input.name)} has the shape {shown(shape)}; it must be ids "
-                "(batch, steps), or features (batch, steps, number of features)"
+                "(batch, steps), or features (batch, steps, number of features): export the "
+                "network with such an input"
             )
         labels: list[Label] = ["batch", "time"] if batch_first else ["time", "batch"]
         labels = labels if outer == 2 else ["time"]
@@ -197,7 +210,7 @@ class _Graph:
     def _value(self, name: str, values: dict[str, Value]) -> Value:
         if name not in values:
             if name not in self._constants:
-                raise Refused(f"reads {shown(name)}, which no node before it computes")
+                raise Refused(f"reads {shown(name)}, which no node before it computes", INVALID)
             tensor = self._constants[name]
             array = array_of(tensor, self._folder)
             self._budget.take_constant(tensor, array, self._folder)
@@ -232,7 +245,7 @@ class _Graph:
             return recurrent_node(kind, name, inputs, attributes)
         if kind in _SAME and first is not None:
             if kind == "Dropout" and _trains(inputs):
-                raise Refused("is in training mode: export the network in evaluation mode")
+                raise Refused("is in training mode", "export the network in evaluation mode")
             return self._same(kind, first, attributes)
         if kind in AXIS_NODES:
             return (axis_node(kind, name, inputs, attributes),)

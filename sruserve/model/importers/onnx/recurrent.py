@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 
 from sruserve.model.importers.onnx.values import (
+    FIXED,
+    INVALID,
     Axis,
     Const,
     Flow,
@@ -17,6 +19,7 @@ from sruserve.model.importers.onnx.values import (
 from sruserve.model.importers.options import shown
 from sruserve.model.importers.wiring.steps import Array, Cell, Direction, Recurrent
 
+_SERVED = "export the network with one that is served"
 _INPUTS = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
 _BLOCKS = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2), "RNN": (0,)}  # of ONNX: i o f c; z r h
 _ACTIVATIONS = {
@@ -76,16 +79,18 @@ def _cell(kind: str, attributes: dict[str, Any]) -> tuple[Cell, int]:
             raise Refused(f"has the attribute {shown(name)}, which cannot be served")
     direction = _text(attributes.get("direction", "forward"))
     if direction not in ("forward", "bidirectional"):
-        raise Refused(f"has the direction {shown(direction)}; served are forward, bidirectional")
+        raise Refused(
+            f"has the direction {shown(direction)}; served are forward, bidirectional", _SERVED
+        )
     count = 2 if direction == "bidirectional" else 1
     own = [_text(each).lower() for each in attributes.get("activations", ())]
     if kind == "RNN":
         own = own or ["tanh"] * count
         if own not in (["tanh"] * count, ["relu"] * count):
-            raise Refused(f"has the activations {shown(own)}; served are Tanh and Relu")
+            raise Refused(f"has the activations {shown(own)}; served are Tanh and Relu", _SERVED)
         return ("rnn_tanh" if own[0] == "tanh" else "rnn_relu"), count
     if own and own != [*_ACTIVATIONS[kind] * count]:
-        raise Refused(f"has the activations {shown(own)}; served are the default ones")
+        raise Refused(f"has the activations {shown(own)}; served are the default ones", _SERVED)
     if kind == "LSTM":
         return "lstm", count
     return ("gru" if attributes.get("linear_before_reset", 0) else "gru_reset_before"), count
@@ -93,15 +98,17 @@ def _cell(kind: str, attributes: dict[str, Any]) -> tuple[Cell, int]:
 
 def _check_inputs(parts: dict[str, Value | None]) -> None:
     if parts["sequence_lens"] is not None:
-        raise Refused("has sequence_lens, lengths of padded inputs: export it without them")
+        raise Refused(
+            "has sequence_lens, lengths of padded inputs", "export the network without them"
+        )
     if (peepholes := parts["P"]) is not None and not _is_zero(peepholes):
         raise Refused("has peepholes (P), which cannot be served")
     for key in ("initial_h", "initial_c"):
         start = parts[key]
         if start is not None and not _is_zero(start):
             raise Refused(
-                f"has an {key} that is not 0: export the network without initial states; the "
-                "server carries the state of a stream itself"
+                f"has an {key} that is not 0, and the server carries the state of a stream itself",
+                "export the network without initial states",
             )
 
 
@@ -126,7 +133,9 @@ def _directions(
     shapes = ((count, rows, width), (count, rows, hidden), (count, 2 * rows))
     for name, array, shape in zip("WRB", (of_input, of_state, biases), shapes, strict=True):
         if array.shape != shape:
-            raise Refused(f"has a {name} of shape {list(array.shape)}; it must be {list(shape)}")
+            raise Refused(
+                f"has a {name} of shape {list(array.shape)}; it must be {list(shape)}", INVALID
+            )
 
     def ordered(array: Array) -> Array:
         parts = np.split(array, blocks)
@@ -145,7 +154,7 @@ def _directions(
 
 def _constant(value: Value | None, name: str) -> Array:
     if not isinstance(value, Const) or value.sized or value.array.dtype.kind != "f":
-        raise Refused(f"has a {name} that is not a constant of floats")
+        raise Refused(f"has a {name} that is not a constant of floats", FIXED)
     return value.array
 
 

@@ -9,6 +9,9 @@ from torch import Tensor
 
 from sruserve.model.importers.onnx.embeddings import combined, embedded
 from sruserve.model.importers.onnx.values import (
+    ANY_LENGTH,
+    FIXED,
+    INVALID,
     Const,
     Flow,
     Refused,
@@ -44,7 +47,7 @@ def row_node(kind: str, name: str, inputs: list[Value | None], attributes: dict[
     if kind in ("Add", "Sub", "Mul", "Div"):
         return _arithmetic(kind, name, inputs)
     if not inputs or inputs[0] is None:
-        raise Refused("has no input")
+        raise Refused("has no input", INVALID)
     x = rows_of(inputs[0], name)
     if kind in _PLAIN:
         return x.then(activation(name, _PLAIN[kind]))
@@ -77,18 +80,24 @@ def _layer_norm(name: str, x: Flow, inputs: list[Value | None], attributes: Any)
     beta = _vector(inputs, 2, x.width) if len(inputs) > 2 else np.zeros_like(gamma)
     eps = float(attributes.get("epsilon", 1e-5))
     if not 0 < eps <= 1:
-        raise Refused(f"has the epsilon {eps}")
+        raise Refused(
+            f"has the epsilon {eps}; it must be above 0 and at most 1",
+            "export the network with such a one",
+        )
     # The file has the float32 nearest to the number that was written, such as 1e-05.
     return x.then(layer_norm(name, gamma, beta, float(f"{eps:.7g}")))
 
 
 def _batch_norm(name: str, x: Flow, inputs: list[Value | None], attributes: Any) -> Flow:
     if attributes.get("training_mode", 0) or x.features != 1:
-        raise Refused("is not over the features, or is in training mode")
+        raise Refused(
+            "is not over the features, or is in training mode",
+            "export the network in evaluation mode, with the features as axis 1",
+        )
     gamma, beta, mean, variance = (_vector(inputs, i, x.width) for i in range(1, 5))
     eps = float(attributes.get("epsilon", 1e-5))
     if not (variance.astype(np.float64) + eps > 0).all():
-        raise Refused("has a negative variance")
+        raise Refused("has a negative variance", "export the network as it was trained")
     return x.then(batch_norm(name, mean, variance, gamma, beta, eps))
 
 
@@ -108,7 +117,9 @@ def _product(kind: str, name: str, x: Flow, inputs: list[Value | None], attribut
     else:
         weight = weight.T
     if weight.shape[1] != x.width or not len(weight):
-        raise Refused(f"multiplies {x.width} columns by a matrix of {list(weight.T.shape)}")
+        raise Refused(
+            f"multiplies {x.width} columns by a matrix of {list(weight.T.shape)}", INVALID
+        )
     return x.then(linear(name, weight, bias), width=len(weight))
 
 
@@ -129,7 +140,7 @@ def _arithmetic(kind: str, name: str, inputs: list[Value | None]) -> Value:
         return _add(name, x, vector if kind == "Add" else -vector)
     if kind == "Div":
         if not vector.all():
-            raise Refused("divides by 0")
+            raise Refused("divides by 0", "export the network with another constant")
         vector = 1 / vector
     return x.then(scale(name, zeros, ones * vector, zeros))
 
@@ -188,7 +199,7 @@ def _columns(array: Array, x: Flow, width: int) -> Array:
 def _vector(inputs: list[Value | None], number: int, width: int) -> Array:
     array = _floats(inputs, number)
     if array.shape != (width,):
-        raise Refused(f"has a constant of shape {list(array.shape)}; it must be [{width}]")
+        raise Refused(f"has a constant of shape {list(array.shape)}; it must be [{width}]", INVALID)
     return array
 
 
@@ -196,13 +207,15 @@ def _floats(inputs: list[Value | None], number: int) -> Array:
     value = inputs[number] if number < len(inputs) else None
     array = _known(value)
     if array.dtype.kind != "f":
-        raise Refused(f"has numbers of type {shown(array.dtype)}, not floats")
+        raise Refused(
+            f"has numbers of type {shown(array.dtype)}, not floats", "export the network in float32"
+        )
     return array
 
 
 def _known(value: Value | None) -> Array:
     if not isinstance(value, Const):
-        raise Refused("reads what the network computes where a constant is expected")
+        raise Refused("reads what the network computes where a constant is expected", FIXED)
     if value.sized:
-        raise Refused("computes with the number of steps or inputs")
+        raise Refused("computes with the number of steps or inputs", ANY_LENGTH)
     return value.array

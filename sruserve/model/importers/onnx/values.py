@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal
 
-from sruserve.model.errors import CheckpointError
 from sruserve.model.importers.wiring.network import End
 from sruserve.model.importers.wiring.steps import Array, Recurrent, Rows, Step, pool
 
@@ -17,8 +16,20 @@ Axis = tuple[Part, ...]
 """An axis of a tensor: some dimensions as one, the last varying fastest; none for a size of 1."""
 
 
+# What to do about a node that is refused.
+CHANGE = "change this part of the network and export it again (docs/models.md lists what is served)"
+FIXED = "export the network with a constant there"
+FOLDED = "export the network with its constants computed (constant folding)"
+INVALID = "the graph is not valid: check it by onnx.checker, and export the network again"
+ANY_LENGTH = "export the network so that its numbers do not depend on the input's length"
+
+
 class Refused(Exception):
-    """A node that cannot be served; the message says why, as a clause after its name."""
+    """A node that cannot be served."""
+
+    def __init__(self, why: str, advice: str = CHANGE) -> None:
+        """why: a clause after the node's name. advice: what to do."""
+        super().__init__(f"{why}; {advice}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +69,9 @@ class Flow:
         width: of the new rows; None keeps it.
         """
         if any(label == "direction" for axis in self.axes for label, _ in axis):
-            raise Refused("reads the two directions apart; join them first")
+            raise Refused(
+                "reads the two directions apart", "join them first, and export the network again"
+            )
         axes = list(self.axes)
         axes[self.features] = (("feature", width or self.width),)
         return Flow((*self.steps, *steps), tuple(axes))
@@ -103,7 +116,10 @@ def rows_of(value: Value, name: str) -> Flow:
     if isinstance(value, Flow):
         return value
     if axis_of(value, "direction") is not None:
-        raise Refused("reads end states side by side; join or choose them first")
+        raise Refused(
+            "reads end states side by side",
+            "join or choose them first, and export the network again",
+        )
     steps = max((steps for steps, _, _ in value.parts), key=len)
     ends = []
     for own, kind, direction in value.parts:
@@ -156,8 +172,3 @@ def _joined(parts: Sequence[Part]) -> Axis:
             size *= joined.pop()[1]
         joined.append((label, size))
     return tuple(joined)
-
-
-def refused(node: str, why: object) -> CheckpointError:
-    """Return the error for a node that cannot be served."""
-    return CheckpointError(f"{node} {why}")

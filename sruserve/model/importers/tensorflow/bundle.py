@@ -61,7 +61,8 @@ class Bundle:
             raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from error
         except Damaged as error:
             raise CheckpointError(
-                f"{path} is no index of a TensorFlow checkpoint, or is damaged: the file {error}"
+                f"{path} is no index of a TensorFlow checkpoint, or is damaged: the file {error}; "
+                "copy it again"
             ) from error
 
     @property
@@ -74,11 +75,18 @@ class Bundle:
         entry, own = self._entries[name], name[-_SHOWN:]
         dtype = _DTYPES.get(entry.dtype)
         if dtype is None:
-            raise CheckpointError(f"{own} holds numbers of type {entry.dtype}, not floats")
+            raise CheckpointError(
+                f"{own} holds numbers of type {entry.dtype}, not floats: save it as floats"
+            )
         if entry.sliced:
-            raise CheckpointError(f"{own} is stored in parts, as a partitioned variable")
+            raise CheckpointError(
+                f"{own} is stored in parts, as a partitioned variable: save it without a "
+                "partitioner"
+            )
         if entry.size != prod(entry.shape) * dtype.itemsize or entry.shard >= self._shards:
-            raise CheckpointError(f"{own} does not have the size of its shape")
+            raise CheckpointError(
+                f"{own} does not have the size of its shape: copy the checkpoint again"
+            )
         path = self._data_file(entry.shard)
         try:
             with open_regular(path, memory_bytes()) as file:

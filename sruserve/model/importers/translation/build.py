@@ -15,7 +15,7 @@ from sruserve.model.importers.formats import TRANSLATION_FORMATS
 from sruserve.model.importers.names import listed
 from sruserve.model.importers.translation.format import load_translation_format
 from sruserve.model.importers.translation.sides import side_config, vocabularies
-from sruserve.model.text.codec import WORDS_FILE
+from sruserve.model.text.vocabulary_files import WORDS_FILE
 from sruserve.model.translation.config import TranslationConfig
 from sruserve.model.translation.folder import TranslationModel, save_translation
 

@@ -9,9 +9,9 @@ from torch import Tensor
 from sruserve.model.cells.sru import SRUConfig
 from sruserve.model.errors import CheckpointError, OptionError
 from sruserve.model.importers.format import Options
-from sruserve.model.importers.options import flag, known
+from sruserve.model.importers.options import CORRECT, flag, known, shown
 from sruserve.model.importers.sru_stack import read_stack
-from sruserve.model.importers.tensors import NUMBER, floats, layers_of, need
+from sruserve.model.importers.tensors import MISFIT, NUMBER, floats, layers_of, need
 from sruserve.model.importers.translation.format import (
     ImportedSystem,
     make_system,
@@ -119,7 +119,9 @@ def _with_embeddings(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         ):
             if theirs in own and theirs != ours:
                 if ours in own:
-                    raise CheckpointError(f"{theirs} and another tensor are both {ours}")
+                    raise CheckpointError(
+                        f"{theirs} and another tensor are both {ours}; keep one of them"
+                    )
                 own[ours] = own.pop(theirs)
     if "source_embedding.weight" not in own and "target_positions.weight" in own:
         own.setdefault("source_positions.weight", own["target_positions.weight"])
@@ -131,7 +133,10 @@ def _cells(own: dict[str, Tensor], side: str, options: Options) -> tuple[int, SR
     pattern = rf"{side}\.layers\.{NUMBER}\.sru\."
     cells = layers_of(own, pattern)
     if not cells:
-        raise CheckpointError(f"no {side}.layers.*.sru.* tensors: this is no Transformer + SRU")
+        raise CheckpointError(
+            f"no {side}.layers.*.sru.* tensors: this is no Transformer + SRU: choose "
+            "another --format"
+        )
     for name in [name for name in own if re.match(pattern, name)]:
         del own[name]
     kinds = []
@@ -143,7 +148,7 @@ def _cells(own: dict[str, Tensor], side: str, options: Options) -> tuple[int, SR
         kinds.append(kind)
     if any(kind != kinds[0] for kind in kinds):
         raise CheckpointError(
-            f"the SRU layers of the {side} differ; they must have the same widths"
+            f"the SRU layers of the {side} differ; they must have the same widths: {MISFIT}"
         )
     return len(cells), kinds[0]
 
@@ -153,7 +158,10 @@ def _positions(own: Mapping[str, Tensor], arguments: Options) -> dict[str, Any]:
     stated = arguments.get("positions")
     if "target_positions.weight" in own:
         if stated not in (None, "learned"):
-            raise CheckpointError("option positions is another one, but the weights have positions")
+            raise CheckpointError(
+                f"option positions is {shown(stated)}, but the weights have learned positions: "
+                f"{CORRECT}"
+            )
         return {
             "positions": "learned",
             "max_source": len(need(own, "source_positions.weight", 2)),

@@ -12,7 +12,7 @@ from sruserve.model.errors import CheckpointError, OptionError
 from sruserve.model.importers.format import Options
 from sruserve.model.importers.options import flag, known, make, shown
 from sruserve.model.importers.sru_stack import read_stack
-from sruserve.model.importers.tensors import NUMBER, floats, layers_of, need
+from sruserve.model.importers.tensors import MISFIT, NUMBER, floats, layers_of, need
 from sruserve.model.importers.translation.format import (
     ImportedSystem,
     make_system,
@@ -24,6 +24,7 @@ _TABLE = "embeddings.make_embedding.emb_luts.0.weight"
 _GENERATOR = ("generator.0.", "generator.")
 _OPTIONS = {"global_attention_function", "generator_function", "bridge", "max_source", "max_target"}
 # What a checkpoint's tensors say by themselves, and what matters in training alone.
+_WITHOUT = "import a system that was trained without it"
 _SHOWN = {
     *("rnn_type", "encoder_type", "decoder_type", "brnn", "layers", "enc_layers", "dec_layers"),
     *("rnn_size", "enc_rnn_size", "dec_rnn_size", "hidden_size", "enc_hid_size", "dec_hid_size"),
@@ -71,11 +72,12 @@ def read(tensors: Mapping[str, Tensor], options: Options) -> ImportedSystem:
     if theirs:
         raise CheckpointError(
             f"{', '.join(sorted(theirs))[:200]}: these tensors belong to no part of a recurrent "
-            "encoder and decoder"
+            "encoder and decoder: remove them, or choose another --format"
         )
     if kind.family != decoder_kind.family:
         raise CheckpointError(
-            f"the encoder's layers are {kind.family}, but the decoder's {decoder_kind.family}"
+            f"the encoder's layers are {kind.family}, but the decoder's {decoder_kind.family}: "
+            "import a system with one --rnn_type"
         )
     own |= {f"encoder.{name}": tensor for name, tensor in encoder.items()}
     own |= {f"decoder.{name}": tensor for name, tensor in decoder.items()}
@@ -105,15 +107,19 @@ def _refuse(tensors: Mapping[str, Tensor], arguments: Options, options: Options)
     """Raise `CheckpointError` or `OptionError` that names a part which is not reproduced."""
     for prefix, what in _REFUSED.items():
         if unserved := next((name for name in tensors if name.startswith(prefix)), None):
-            raise CheckpointError(f"{unserved[:80]}: the system has {what}, which is not served")
+            raise CheckpointError(
+                f"{unserved[:80]}: the system has {what}, which is not served: {_WITHOUT}"
+            )
     for name in ("global_attention_function", "generator_function"):
         if arguments.get(name, "softmax") not in ("softmax", "log_softmax"):
-            raise OptionError(f"--options: {name} is {shown(arguments[name])}; softmax is served")
+            raise OptionError(
+                f"--options: {name} is {shown(arguments[name])}; softmax is served: {_WITHOUT}"
+            )
     for name in ("copy_attn", "coverage_attn", "bridge"):
         if flag(options, name, False):
-            raise OptionError(f"--options: {name} is true, which is not served")
+            raise OptionError(f"--options: {name} is true, which is not served: {_WITHOUT}")
     if options.get("context_gate") is not None:
-        raise OptionError("--options: context_gate is set, which is not served")
+        raise OptionError(f"--options: context_gate is set, which is not served: {_WITHOUT}")
 
 
 def _take(tensors: dict[str, Tensor], name: str) -> Tensor:
@@ -146,7 +152,7 @@ def _stack(
     if (kind := kinds.get(rows)) is None:
         raise CheckpointError(
             f"{prefix}weight_hh_l0 has shape {[rows, hidden]}; an LSTM has 4 rows per column, a "
-            "GRU 3, an RNN 1"
+            f"GRU 3, an RNN 1: {MISFIT}"
         )
     config = make(
         kind,

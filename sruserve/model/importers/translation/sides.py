@@ -12,7 +12,7 @@ from sruserve.model.errors import OptionError
 from sruserve.model.folder_files import SOURCE_FILE, TARGET_FILE
 from sruserve.model.importers.options import known, shown
 from sruserve.model.importers.vocabulary import vocabulary
-from sruserve.model.text.codec import WORDS_FILE, tokenizer_codec
+from sruserve.model.text.vocabulary_files import WORDS_FILE, tokenizer_codec
 from sruserve.model.translation.config import SideConfig
 
 _NAMES = {

@@ -23,6 +23,8 @@ from sruserve.model.importers.wiring.steps import (
 )
 from sruserve.model.names import Task
 
+_WITHOUT = "change the network and save it again"
+
 
 @dataclass(frozen=True, eq=False)
 class _Chain:
@@ -79,14 +81,19 @@ def _split(steps: Sequence[Step]) -> _Chain:
     embedding = rest.pop(0) if rest and isinstance(rest[0], Embed) else None
     places = [i for i, step in enumerate(rest) if isinstance(step, Recurrent)]
     if not places:
-        raise CheckpointError("the file has no LSTM, GRU or RNN layer: nothing here can serve it")
+        raise CheckpointError(
+            "the file has no LSTM, GRU or RNN layer, so it cannot be served: "
+            "import a recurrent network"
+        )
     softmax = isinstance(rest[-1], Softmax)
     after = rest[places[-1] + 1 : len(rest) - softmax]
     pools = [step for step in after if isinstance(step, Pool)]
     allowed = {id(step) for step in (*pools[:1], *rest[len(rest) - softmax :])}
     for step in rest:
         if not isinstance(step, (Rows, Recurrent)) and id(step) not in allowed:
-            raise CheckpointError(f"{step.name} ({type(step).__name__.lower()}) cannot be there")
+            raise CheckpointError(
+                f"{step.name} ({type(step).__name__.lower()}) cannot be there: {_WITHOUT}"
+            )
     inputs = [step for step in rest[: places[0]] if isinstance(step, Rows)]
     inner = rest[places[0] : places[-1] + 1]
     pool = pools[0] if pools else None
@@ -99,7 +106,7 @@ def _split(steps: Sequence[Step]) -> _Chain:
                 raise CheckpointError(
                     f"{step.name} ({step.layer.type}) is between the recurrent layers and "
                     f"{pool.name} ({pooling.kind} of all steps); only pooling of the recurrent "
-                    "layers' own outputs can be served"
+                    f"layers' own outputs can be served: {_WITHOUT}"
                 )
     return _Chain(
         embedding if isinstance(embedding, Embed) else None,
@@ -126,15 +133,17 @@ def _check_task(task: Task, chain: _Chain, stack: BuiltStack) -> None:
     """Raise `CheckpointError` unless the network's answer is one of the task."""
     if task == "pair":
         raise CheckpointError(
-            "the file describes a network of one input; --task pair needs a state dict"
+            "the file describes a network of one input: import a state dict for --task pair"
         )
     if task == "encode" and (chain.pool or chain.rows or chain.softmax or stack.padded):
         raise CheckpointError(
-            "--task encode returns the outputs of a bare stack at every step, but the file goes on "
-            "after the recurrent layers: import it with --task classify, tag or regress"
+            "--task encode returns the outputs of a bare stack at every step, but the file has "
+            "layers after the recurrent ones: import it with --task classify, tag or regress"
         )
     if task == "generate" and chain.embedding is None:
-        raise CheckpointError("task generate needs an embedding, and the file has none")
+        raise CheckpointError(
+            "task generate needs an embedding, and the file has none: choose another --task"
+        )
     if task == "tag" and chain.pool is not None:
         raise CheckpointError(
             f"--task tag labels every step, but {chain.pool.name} pools the steps to one row: "
@@ -171,5 +180,7 @@ def _scoring(task: Task, layers: list[Layer], softmax: bool) -> tuple[Scoring | 
     if not isinstance(last, Activation) or last.function != "sigmoid" or task == "regress":
         return None, layers
     if task == "generate":
-        raise CheckpointError("task generate needs a softmax over all ids, not sigmoids")
+        raise CheckpointError(
+            "task generate needs a softmax over all ids, not sigmoids: save the network with one"
+        )
     return "sigmoid", layers[:-1]

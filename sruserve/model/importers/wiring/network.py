@@ -207,7 +207,10 @@ def _described(
         elif isinstance(layer, Select):
             config["ranges"] = layer.ranges
         else:
-            raise CheckpointError("a softmax must be the last operation of the network")
+            raise CheckpointError(
+                "a softmax must be the last operation of the network: save the network without "
+                "what follows it"
+            )
         width = width_after([layer], width)
         configs.append(config)
     return configs

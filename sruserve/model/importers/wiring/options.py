@@ -32,7 +32,8 @@ def agreed(
     for name, value in head.items():
         if name == "combine" or (name in stated and stated[name] != value):
             raise OptionError(
-                f"--options: {name} is {shown(value)}, but the file says {stated.get(name)}"
+                f"--options: {name} is {shown(value)}, but the file says {stated.get(name)}: leave "
+                "the option out"
             )
     kept = {name: value for name, value in head.items() if name == "activation"}
     if "activation" in stated:

@@ -50,7 +50,8 @@ def build_stack(steps: Sequence[Recurrent | Rows]) -> BuiltStack:
     if odd := next((layer for layer in layers if layer.cell != layers[0].cell), None):
         raise CheckpointError(
             f"{layers[0].name} and {odd.name} are recurrent layers of two kinds "
-            f"({layers[0].cell}, {odd.cell}), which cannot be one stack"
+            f"({layers[0].cell}, {odd.cell}), which cannot be one stack: save a network with one "
+            "kind"
         )
     bidirectional = any(len(layer.directions) == 2 for layer in layers)
     tensors: dict[str, Tensor] = {}
@@ -61,7 +62,8 @@ def build_stack(steps: Sequence[Recurrent | Rows]) -> BuiltStack:
             if not isinstance(step.layer, Linear | Scale | Select):
                 raise CheckpointError(
                     f"{step.name} ({step.layer.type}) is between recurrent layers; only linear "
-                    "layers, batch norms and other scalings can be there"
+                    "layers, batch norms and other scalings can be there: save the network "
+                    "without it"
                 )
             between.append(step)
             continue
@@ -105,7 +107,8 @@ def _reading(
         weight, bias = folded[0].numpy(), bias + folded[1].numpy()
     if weight.shape[1] != width:
         raise CheckpointError(
-            f"{layer.name} reads {weight.shape[1]} columns, but {below.name} has {width}"
+            f"{layer.name} reads {weight.shape[1]} columns, but {below.name} has {width}: save the "
+            "network again"
         )
     if bidirectional and len(below.directions) == 1:
         weight = np.concatenate((weight, np.zeros_like(weight)), 1)

@@ -204,7 +204,7 @@ class GrammarProcess:
         return True
 
     def answer(self, number: int) -> Position:
-        """The position of a text that is `answered`; raises the error that came instead."""
+        """The position of a text that is `answered`; raises the error that arrived instead."""
         reply = self._answers.pop(number, None)
         if reply is None:
             raise self._end_error()

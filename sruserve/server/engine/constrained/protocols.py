@@ -57,7 +57,7 @@ class TextPosition(Protocol):
         ...
 
     def copy(self) -> "TextPosition":
-        """Another text's position behind the same bytes, while nothing was asked of this one."""
+        """Another text's position after the same bytes, before any request to this one."""
         ...
 
     def expect(self, token: int) -> int:

@@ -123,7 +123,7 @@ class RemoteConstraintState(ConstraintProgress):
         self._history.clear()
 
     def _answer(self) -> Position:
-        """The position that has arrived; an error that came instead is its `problem`."""
+        """The position that has arrived; an error that arrived instead is its `problem`."""
         try:
             return self._process.answer(self._number)
         except ServeError as error:

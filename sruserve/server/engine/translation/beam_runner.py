@@ -48,7 +48,7 @@ class BeamRunner:
         self._sources = Memory((), self._states)
 
     def begin(self, sentences: Sequence[Sentence]) -> None:
-        """Encode the sources of sentences, which then come after those that live."""
+        """Encode the sources of sentences, which then follow those that live."""
         whole = [sentence for sentence in sentences if sentence.item.before is None]
         chunks = [sentence for sentence in sentences if sentence.item.before is not None]
         encoded = self._translator.encode([torch.from_numpy(each.source) for each in whole])

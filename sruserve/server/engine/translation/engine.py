@@ -1,7 +1,8 @@
 """The engine of a translation model: encode, step, select, deliver."""
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 
@@ -9,8 +10,9 @@ from sruserve.kernels.devices import CPU
 from sruserve.model.translation.folder import TranslationModel
 from sruserve.server.budget import Budget
 from sruserve.server.engine.config import EngineConfig
-from sruserve.server.engine.job import BeamSearch, Job, JobKind
+from sruserve.server.engine.job import BeamSearch, Job
 from sruserve.server.engine.job_engine import JobEngine
+from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.engine.metrics import Metrics
 from sruserve.server.engine.scheduling.step_time import StepTime
 from sruserve.server.engine.threads import ThreadPolicy
@@ -37,14 +39,20 @@ _WAITING = 4  # memories of beams that requests may claim together: one is in us
 
 
 class TranslationEngine(JobEngine):
-    """Translates all sentences of all jobs together; they come and go between two steps.
+    """Translates all sentences of all jobs together; they arrive and leave between two steps.
 
     claims: the budget of the memory that admitted requests will need, by owner; each claims it
         before its job is submitted, on the event loop, and releases it when it ends.
     """
 
-    def __init__(self, model: TranslationModel, config: EngineConfig, metrics: Metrics) -> None:
-        super().__init__(model.name, CPU, config, metrics)
+    def __init__(
+        self,
+        model: TranslationModel,
+        config: EngineConfig,
+        metrics: Metrics,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(model.name, CPU, config, metrics, clock)
         translator, target = model.translator, model.config.target
         assert target.eos is not None
         self.translator, self._end_id = translator, target.eos
@@ -114,7 +122,7 @@ class TranslationEngine(JobEngine):
         return self._open
 
     def _run_once(self) -> None:
-        if self._clock() > self._deadline:
+        if self._clock() >= self._deadline:
             self._end_all(Draining("the server stopped before the request was done; retry"))
             return
         self._receive()

@@ -9,7 +9,7 @@ _FIRST = 16  # steps that there is room for in the beginning
 class Paths:
     """For each step the token of each hypothesis, and the hypothesis before it.
 
-    A step costs the same however many came before it: no hypothesis has a copy of its tokens.
+    A step costs the same however many precede it: no hypothesis has a copy of its tokens.
 
     width: the most hypotheses of a step. limit: the most steps. length: the number of steps.
     """

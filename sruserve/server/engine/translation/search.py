@@ -32,7 +32,7 @@ class Search:
 
     In each step, the B best continuations by log-probability are kept; an end token among them
     ends its hypothesis, and the next best one takes its place. Of equal continuations, the one of
-    the better hypothesis comes first, then the one with the smaller token id.
+    the better hypothesis is first, then the one with the smaller token id.
 
     The search is over when the `n_best` best ended hypotheses beat whatever the others may become,
     or at `limit` tokens; what has not ended then follows what has. With one beam the search is

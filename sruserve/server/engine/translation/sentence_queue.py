@@ -68,7 +68,7 @@ class SentenceQueue:
             return
         request = tenant.requests.pop(job)
         request.dropped = True
-        request.sentences.clear()  # its turn may come much later
+        request.sentences.clear()  # its turn may be much later
         if not tenant.requests:
             del self._tenants[job.tenant]
         elif len(tenant.turns) > 2 * len(tenant.requests):

@@ -25,7 +25,7 @@ class SourceInput(SequenceInput):
 
     @property
     def length(self) -> int:
-        """Number of ids that have come, with those of earlier chunks."""
+        """Number of ids that have arrived, with those of earlier chunks."""
         return len(self.inputs) + (0 if self.before is None else len(self.before.rows))
 
     def seen(self, tokens: int) -> int:
@@ -42,7 +42,7 @@ class SourceInput(SequenceInput):
         return max(0, self.length - self.before.wait_k + 1)
 
     def limit(self, translator: Translator, search: BeamSearch) -> int:
-        """The most tokens of the whole translation, as far as its source has come."""
+        """The most tokens of the whole translation, as far as its source has arrived."""
         max_tokens = search.max_tokens if self.before is None else self.before.max_tokens
         limit = max_tokens or self.length + _EXTRA_TOKENS
         positions = translator.max_target

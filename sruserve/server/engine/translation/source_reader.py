@@ -1,4 +1,4 @@
-"""Encode the chunks of sources that are translated while they come."""
+"""Encode the chunks of sources that are translated while they arrive."""
 
 from collections.abc import Sequence
 
@@ -13,8 +13,8 @@ from sruserve.server.engine.translation.sentence import Sentence
 def read_chunks(translator: Translator, sentences: Sequence[Sentence]) -> list[Memory]:
     """Encode the chunks of sentences; their encoders' states become those after them.
 
-    Returns for each the rows of all ids that have come, and the state of its decoder; zeros if its
-    first token cannot be written yet.
+    Returns for each the rows of all ids that have arrived, and the state of its decoder; zeros if
+    its first token cannot be written yet.
     """
     reader = _Reader(translator, sentences)
     heads = [sentence.source[: _before_start(sentence)] for sentence in sentences]

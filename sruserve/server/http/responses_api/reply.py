@@ -19,7 +19,7 @@ class OutputMessage(BaseModel):
     type: Literal["message"] = Field(description="Always `message`.")
     role: Literal["assistant"] = Field(description="Always `assistant`.")
     status: Literal["in_progress", "completed", "incomplete"] = Field(
-        description="Status of the message; `incomplete`: the text could go on."
+        description="Status of the message; `incomplete`: the text could continue."
     )
     content: list[OutputText] = Field(description="One text; empty before its first event.")
 

@@ -2,12 +2,13 @@
 
 import asyncio
 import logging
+import math
 import os
 import socket
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from time import monotonic
 
 from sruserve.server.http.connections import network_of
 from sruserve.server.kernel_buffers import DESCRIPTORS, socket_of
@@ -27,13 +28,16 @@ class PortConnections:
 
     networks: of each open connection, the oldest first, nearly: the kernel counts sockets in
         batches on each processor.
+    clock: monotonic seconds.
     """
 
-    def __init__(self, port: int, shares: ConnectionShares) -> None:
-        self._port, self._shares = port, shares
+    def __init__(
+        self, port: int, shares: ConnectionShares, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._port, self._shares, self._clock = port, shares, clock
         self._known: dict[int, int] = {}  # the inode of each descriptor
         self._listeners: list[Connection] = []
-        self._logged = -_LOG_SECONDS
+        self._logged = -math.inf
         self._ignored: tuple[str, ...] = ()
         self.networks: dict[Connection, str] = {}
 
@@ -43,7 +47,7 @@ class PortConnections:
             seconds = len(self._known) * _LOOK_SECONDS_OF_DESCRIPTOR
             await asyncio.sleep(_LOOK_SECONDS + seconds)
             with suppress(OSError):  # no descriptor is left to list them now
-                await self.look(monotonic())
+                await self.look(self._clock())
 
     async def look(self, now: float) -> None:
         """Find what has been opened and closed since the last look, and close the excess."""

@@ -79,8 +79,8 @@ class YieldingReads:
         return _required(message)
 
     def _end_one(self) -> None:
-        ((crowd, _),) = Counter(self._silent.values()).most_common(1)
-        oldest = next(read for read, owner in self._silent.items() if owner == crowd)
+        ((largest, _),) = Counter(self._silent.values()).most_common(1)
+        oldest = next(read for read, owner in self._silent.items() if owner == largest)
         del self._silent[oldest]
         oldest.end(self._refuse())
 

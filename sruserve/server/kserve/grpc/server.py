@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -23,16 +24,16 @@ from sruserve.server.kserve.inference import Inference
 from sruserve.server.lifecycle import Lifecycle
 from sruserve.server.settings import Settings, SettingsError, variable_name
 from sruserve.server.tls.certificates import Certificates
+from sruserve.server.tuning import DEFAULT_TUNING
 
 log = logging.getLogger("sruserve.server")
 
 _HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 _CALLS_OF_CONNECTION = 128  # a client delays further calls, and begins them in order
-_HELLO_SECONDS = 10  # for the handshake of an HTTP/2 connection
 _AGE_SECONDS = 3600  # before a connection accepts no more calls, and then before its calls end
 
 
-def _options(settings: Settings, connections: int) -> list[tuple[str, int]]:
+def _options(settings: Settings, connections: int, hello_seconds: int) -> list[tuple[str, int]]:
     """The limits that gRPC's core enforces."""
     idle_ms = 1000 * settings.keep_alive_seconds
     return [
@@ -43,7 +44,7 @@ def _options(settings: Settings, connections: int) -> list[tuple[str, int]]:
         ("grpc.http2.bdp_probe", 0),
         ("grpc.max_concurrent_streams", max(_CALLS_OF_CONNECTION, settings.grpc_streams)),
         ("grpc.max_allowed_incoming_connections", connections),
-        ("grpc.server_handshake_timeout_ms", 1000 * _HELLO_SECONDS),
+        ("grpc.server_handshake_timeout_ms", 1000 * hello_seconds),
         ("grpc.max_connection_idle_ms", idle_ms),
         ("grpc.keepalive_time_ms", idle_ms),  # detects clients that left without closing
         ("grpc.max_connection_age_ms", 1000 * _AGE_SECONDS),
@@ -55,6 +56,7 @@ class GrpcServer:
     """KServe v2 and gRPC's health protocol on a port of their own.
 
     connections: the limit of open connections.
+    hello_seconds: for the handshake of an HTTP/2 connection. clock: monotonic seconds.
     port: its port, once started.
     probes: the limits of its probes.
     """
@@ -68,14 +70,16 @@ class GrpcServer:
         inference: Inference,
         connections: int,
         certificates: Certificates | None = None,
+        hello_seconds: int = DEFAULT_TUNING.grpc_hello_seconds,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.port = 0
-        self._certificates = certificates
+        self._certificates, self._clock = certificates, clock
         self._settings = settings
         self._stopping = False
         self._connections = connections
         self._looking: asyncio.Task[None] | None = None
-        self._server = new_server(_options(settings, connections))
+        self._server = new_server(_options(settings, connections, hello_seconds))
         self.probes = Probes(inference.ready)
         service = GrpcService(settings, lifecycle, inference)
         self._server.add_registered_method_handlers(SERVICE, service.handlers(self.probes))
@@ -96,7 +100,7 @@ class GrpcServer:
             if self._certificates is None:
                 self.port = self._server.add_insecure_port(address)
             else:
-                credentials = server_credentials(self._certificates)
+                credentials = server_credentials(self._certificates, self._clock)
                 self.port = self._server.add_secure_port(address, credentials)
         except RuntimeError:
             raise SettingsError(
@@ -105,7 +109,8 @@ class GrpcServer:
             ) from None
         limit_buffers_of_port(self.port)
         await self._server.start()
-        connections = PortConnections(self.port, ConnectionShares(self._connections))
+        shares = ConnectionShares(self._connections)
+        connections = PortConnections(self.port, shares, self._clock)
         self._looking = asyncio.create_task(connections.run())
         self._looking.add_done_callback(_log_failure)
         log.info("gRPC is on %s port %d", host, self.port)

@@ -1,6 +1,7 @@
 """TLS of the gRPC server, which asks for the certificate at each new connection."""
 
-from time import monotonic
+import time
+from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -13,17 +14,19 @@ from sruserve.server.tls.credentials import Credentials
 _SESSION_SECONDS = 60.0
 
 
-def server_credentials(certificates: Certificates) -> Any:
-    """Credentials that follow the renewals of the certificates."""
-    used, began = certificates.current, monotonic()
+def server_credentials(
+    certificates: Certificates, clock: Callable[[], float] = time.monotonic
+) -> Any:
+    """Credentials that follow the renewals of the certificates. clock: monotonic seconds."""
+    used, began = certificates.current, clock()
 
     def fetch() -> Any:
         """The new configuration, or None if it is the same; called on threads of gRPC's core."""
         nonlocal used, began
-        is_old = used.client_ca is not None and monotonic() - began >= _SESSION_SECONDS
+        is_old = used.client_ca is not None and clock() - began >= _SESSION_SECONDS
         if certificates.current is used and not is_old:
             return None
-        used, began = certificates.current, monotonic()
+        used, began = certificates.current, clock()
         return _configuration(used)
 
     return grpc.dynamic_ssl_server_credentials(

@@ -39,7 +39,7 @@ class Connections:
             timer = loop.call_at(due, _abort, connection)
             received, refusal = [], None
             try:
-                connection._writer.write(message)  # sent as a whole before its replies come
+                connection._writer.write(message)  # sent as a whole before its replies arrive
                 for _ in range(replies):
                     try:
                         received.append(await connection.read_response(disable_decoding=True))

@@ -3,7 +3,7 @@
 import string
 from typing import Any
 
-from sruserve.model.text.codec import Bytes
+from sruserve.model.text.byte_values import Bytes
 from sruserve.server.engine.constrained.byte_vocabulary import ByteVocabulary
 from sruserve.server.engine.constrained.constraint import Constraint
 from tests.server.engine.driver import Driver

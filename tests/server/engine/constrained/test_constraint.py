@@ -157,7 +157,7 @@ DEAD_ENDS = [
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize(("pattern", "matches"), DEAD_ENDS)
-def test_no_text_steps_where_the_model_cannot_go_on(
+def test_no_text_steps_where_the_model_cannot_continue(
     few: Driver, pattern: str, matches: set[str], temperature: float
 ) -> None:
     async def run() -> None:
@@ -171,7 +171,7 @@ def test_no_text_steps_where_the_model_cannot_go_on(
     asyncio.run(run())
 
 
-def test_in_json_no_text_steps_where_the_model_cannot_go_on(tmp_path: Path) -> None:
+def test_in_json_no_text_steps_where_the_model_cannot_continue(tmp_path: Path) -> None:
     vocabulary = [*b'"{}[]:,ab x012', 0xC3, 0xA9]
     described = {
         "anyOf": [
@@ -213,7 +213,7 @@ def test_an_empty_match_and_one_that_is_already_whole_end_at_once(lm: Driver) ->
     asyncio.run(run())
 
 
-def test_another_constraint_begins_anew_where_a_state_goes_on(lm: Driver) -> None:
+def test_another_constraint_begins_anew_where_a_state_continues(lm: Driver) -> None:
     async def run() -> None:
         first = await lm.generate("ab", 2, constraint=regex(lm, "[ab]{5}"))
         assert first.state is not None

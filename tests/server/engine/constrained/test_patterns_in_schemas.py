@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sruserve.model.text.codec import Bytes
+from sruserve.model.text.byte_values import Bytes
 from sruserve.server.engine.constrained.byte_vocabulary import ByteVocabulary
 from sruserve.server.engine.constrained.constraint import Constraint
 from sruserve.server.engine.constrained.state import ConstraintState

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sruserve.model.text.codec import Bytes
+from sruserve.model.text.byte_values import Bytes
 from sruserve.server.engine.constrained.byte_vocabulary import ByteVocabulary
 from sruserve.server.engine.constrained.constraint import Constraint
 from sruserve.server.engine.job import Generated
@@ -110,7 +110,7 @@ def test_any_text_is_a_pattern_or_refused(pattern: str) -> None:
     constraint.begin()
 
 
-def test_a_model_of_words_is_told_that_it_cannot() -> None:
+def test_a_model_whose_pieces_are_no_bytes_takes_no_constraint() -> None:
     words = Bytes([97, 98])
     words.pieces = (b" a", b" b")
     for codec in (words, None):

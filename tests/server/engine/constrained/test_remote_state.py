@@ -66,7 +66,7 @@ def test_a_confined_text_has_the_same_options_as_one_that_is_not(
     assert begun(confined, one.consumed).allowed_ids.tolist() == again
 
 
-def test_answers_are_told_apart_and_those_of_texts_that_are_over_are_forgotten(
+def test_answers_are_distinguished_and_those_of_texts_that_are_over_are_forgotten(
     grammars: Grammars,
 ) -> None:
     constraint = grammars.regex("a[bc]|x[yz]")

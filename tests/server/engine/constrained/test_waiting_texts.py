@@ -20,7 +20,8 @@ from sruserve.server.engine.constrained.wire import (
     ok_reply,
     pack_position,
 )
-from sruserve.server.engine.job import Generated, JobKind, Sampling, SequenceInput
+from sruserve.server.engine.job import Generated, Sampling, SequenceInput
+from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.errors import (
     ConstraintUnsatisfiable,
     InvalidRequest,
@@ -132,7 +133,7 @@ def test_an_engine_forgets_a_text_that_ends_before_it_begins(
     ],
     ids=["refused", "a problem", "ended"],
 )
-def test_a_text_that_cannot_begin_is_refused_whoever_looks_first(
+def test_a_text_that_cannot_begin_is_refused_in_any_order_of_reads(
     lm: Driver, reply: bytes | None, expected: type[ServeError]
 ) -> None:
     scheduler = lm.engine._scheduler

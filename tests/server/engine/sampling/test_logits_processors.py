@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from sruserve.kernels.slots import WINDOW
 from sruserve.server.engine.config import EngineConfig
-from sruserve.server.engine.job import Job, JobKind, Row, Sampling, SequenceInput, StateOutput
+from sruserve.server.engine.job import Job, Row, Sampling, SequenceInput, StateOutput
+from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.engine.sampling import logits_processors
 from sruserve.server.errors import InvalidRequest
 from tests.server.engine.driver import Driver, same_state

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sruserve.server.engine.config import EngineConfig
-from sruserve.server.engine.job import Job, JobKind, SequenceInput
+from sruserve.server.engine.job import Job, SequenceInput
+from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.engine.scheduling.fair_queue import FairQueue
 from sruserve.server.engine.scheduling.fair_shares import split
 from sruserve.server.engine.sequence import ActiveSequence, sequences_of
@@ -185,7 +186,7 @@ def test_a_whole_input_that_is_larger_than_a_step_is_read_alone(
     assert steps.served[large] == 200
 
 
-def test_a_large_whole_input_is_read_while_small_ones_keep_coming(
+def test_a_large_whole_input_is_read_while_small_ones_keep_arriving(
     loop: asyncio.AbstractEventLoop,
 ) -> None:
     steps = Steps(loop, whole=True)
@@ -227,7 +228,7 @@ def test_requests_of_a_tenant_get_equal_parts_whatever_they_hold(
 
 @pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("budget", [5, MAX_BUDGET])
-def test_the_least_urgent_request_is_read_however_many_urgent_ones_keep_coming(
+def test_the_least_urgent_request_is_read_however_many_urgent_ones_keep_arriving(
     loop: asyncio.AbstractEventLoop, whole: bool, budget: int
 ) -> None:
     steps = Steps(loop, whole)
@@ -254,7 +255,7 @@ def test_an_urgent_request_gets_most_of_its_tenants_part(loop: asyncio.AbstractE
 
 @settings(max_examples=40)
 @given(hogs=hogs, stay=st.integers(0, 5), data=st.data())
-def test_requests_that_are_dropped_leave_nothing_behind(
+def test_requests_that_are_dropped_leave_nothing(
     loop: asyncio.AbstractEventLoop, hogs: list[Hog], stay: int, data: st.DataObject
 ) -> None:
     steps = Steps(loop)

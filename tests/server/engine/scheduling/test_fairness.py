@@ -12,7 +12,8 @@ import pytest
 from sruserve.model.folder import Model
 from sruserve.server.engine.batch import Batch
 from sruserve.server.engine.config import EngineConfig
-from sruserve.server.engine.job import Classified, Generated, Job, JobKind, Sampling, SequenceInput
+from sruserve.server.engine.job import Classified, Generated, Job, Sampling, SequenceInput
+from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.engine.output_reader import StepResult
 from sruserve.server.engine.result_dispatcher import _Message
 from sruserve.server.engine.scheduling.company import Company
@@ -285,7 +286,7 @@ def patient(driver: Watched) -> Watched:
     return driver
 
 
-def test_steps_of_inputs_stay_short_while_another_tenant_may_come_again(model: Model) -> None:
+def test_steps_of_inputs_stay_short_while_another_tenant_may_return(model: Model) -> None:
     async def run(driver: Watched) -> None:
         driver.read(100, 10_000, tenant="many")
         await driver.until(lambda: 490 in driver.counts.tokens)  # 50 ms
@@ -300,7 +301,7 @@ def test_steps_of_inputs_stay_short_while_another_tenant_may_come_again(model: M
         asyncio.run(run(driver))
 
 
-def test_steps_of_completions_stay_short_while_another_tenant_may_come_again(
+def test_steps_of_completions_stay_short_while_another_tenant_may_return(
     model: Model,
 ) -> None:
     async def run(driver: Watched) -> None:

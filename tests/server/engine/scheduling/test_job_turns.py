@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sruserve.server.engine.job import Job, JobKind, SequenceInput
+from sruserve.server.engine.job import Job, SequenceInput
+from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.engine.scheduling.job_turns import JobTurns
 
 ROWS = 100  # of a step
@@ -27,7 +28,7 @@ def job_of(loop: asyncio.AbstractEventLoop, rows: int) -> Job:
 
 
 @given(came=st.lists(st.lists(st.integers(6, ROWS), max_size=5), min_size=1, max_size=30))
-def test_a_small_job_waits_for_one_step_whatever_else_comes(
+def test_a_small_job_waits_for_one_step_under_any_load(
     loop: asyncio.AbstractEventLoop, came: list[list[int]]
 ) -> None:
     turns, left = JobTurns(), list[Job]()
@@ -46,7 +47,7 @@ def test_a_small_job_waits_for_one_step_whatever_else_comes(
 
 
 @given(before=st.lists(st.integers(1, ROWS), max_size=10), rows=st.integers(1, ROWS))
-def test_no_job_waits_for_ever_behind_smaller_ones_that_keep_coming(
+def test_no_job_waits_for_ever_after_smaller_ones_that_keep_arriving(
     loop: asyncio.AbstractEventLoop, before: list[int], rows: int
 ) -> None:
     turns, large = JobTurns(), job_of(loop, rows)

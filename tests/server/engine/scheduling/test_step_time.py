@@ -33,7 +33,7 @@ def test_a_short_step_has_rows_for_10_ms_or_for_8_times_what_it_takes_by_itself(
         assert times.rows == pytest.approx(rows, rel=0.05)
 
 
-def test_a_slow_first_step_is_forgotten_if_none_as_small_comes_again() -> None:
+def test_a_slow_first_step_is_forgotten_if_none_as_small_follows() -> None:
     times = StepTime(4096, 64)
     times.learn(8, 8, 0.2)
     for _ in range(200):

@@ -13,7 +13,8 @@ import torch
 
 from sruserve.model.folder import Model
 from sruserve.server.engine.config import EngineConfig
-from sruserve.server.engine.job import JobKind, Scored, SequenceInput, Snapshot, StateOutput
+from sruserve.server.engine.job import Scored, SequenceInput, Snapshot, StateOutput
+from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.engine.state_cache.cache import CachedState
 from sruserve.server.engine.state_cache.copy_stream import InlineCopyStream
 from sruserve.server.engine.state_cache.pool import HostRows, StatePool
@@ -136,7 +137,7 @@ def test_idle_states_make_room_on_the_host_and_are_continued_from_there(
         asyncio.run(run(driver))
 
 
-def test_what_neither_tier_has_room_for_is_refused_by_name_and_the_server_goes_on(
+def test_what_neither_tier_has_room_for_is_refused_by_name_and_the_server_continues(
     model: Model,
 ) -> None:
     async def run(driver: Driver) -> None:
@@ -343,7 +344,7 @@ def test_where_the_host_has_less_memory_than_allowed_the_rest_is_refused(model: 
         asyncio.run(run(driver))
 
 
-def test_host_memory_that_runs_out_leaves_what_there_is_and_is_asked_for_again(
+def test_host_memory_that_runs_out_leaves_what_there_is_and_is_requested_again(
     model: Model, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Short(InlineCopyStream):

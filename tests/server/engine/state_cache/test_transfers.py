@@ -63,7 +63,7 @@ def numbered(host: HostRows) -> HostRows:
     return host
 
 
-def test_on_the_cpu_a_move_is_done_when_it_is_asked_for(pool: StatePool) -> None:
+def test_on_the_cpu_a_move_is_done_when_it_is_requested(pool: StatePool) -> None:
     transfers = TransferQueue(pool, InlineCopyStream())
     rows = pool.acquire(2)
     assert transfers.upload(states(2), rows).done()
@@ -231,7 +231,7 @@ def test_a_row_that_moves_twice_is_released_after_the_second_time(
     assert torch.equal(taken.states[0], states(1)[0])
 
 
-def test_steps_can_be_told_to_come_after_a_move(
+def test_a_step_can_wait_for_a_transfer(
     pool: StatePool, transfers: TransferQueue, copy_stream: HandCopyStream
 ) -> None:
     (row,) = pool.acquire(1)

@@ -11,7 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sruserve.server.engine.job import BeamSearch, Job, JobKind
+from sruserve.server.engine.job import BeamSearch, Job
+from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.engine.translation.beam_runner import best
 from sruserve.server.engine.translation.beam_shares import BeamShares
 from sruserve.server.engine.translation.needs import Needs
@@ -72,7 +73,7 @@ def test_an_end_among_the_best_ends_its_hypothesis_and_a_worse_one_does_not() ->
     assert first.finish_reason == second.finish_reason == "stop"
 
 
-def test_a_search_goes_on_while_a_longer_translation_may_have_a_better_score() -> None:
+def test_a_search_continues_while_a_longer_translation_may_have_a_better_score() -> None:
     for alpha, is_over in ((0.0, True), (1.0, False)):
         search = Search(BeamSearch(beam_size=2, length_penalty=alpha), END, 10)
         advance(search, [[-1.0, -1.5, -9]])
@@ -194,7 +195,7 @@ def test_a_tenant_whose_searches_are_wide_begins_fewer_of_them(request_of: Reque
     assert order[:12] == [wide, *[narrow] * 10, wide]
 
 
-def test_nothing_is_left_of_requests_that_are_dropped_behind_others(request_of: Request) -> None:
+def test_nothing_is_left_of_requests_that_are_dropped_after_others(request_of: Request) -> None:
     queue, waiting = SentenceQueue(), request_of("a", [5])
     queue.add(waiting, sentences(waiting))
     left: list[ref[Sentence]] = []

@@ -86,7 +86,7 @@ def test_requests_in_a_row_that_do_not_fit_end_the_connection_and_write_no_log(
     assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
 
 
-def test_a_body_over_the_limit_is_refused_before_the_client_is_told_to_send_it(
+def test_a_body_over_the_limit_is_refused_before_the_client_gets_100_continue(
     running: Running,
 ) -> None:
     client, _ = running
@@ -101,7 +101,7 @@ def test_a_body_over_the_limit_is_refused_before_the_client_is_told_to_send_it(
         assert next_reply(connection).startswith(b"HTTP/1.1 200 ")
 
 
-def test_a_client_that_goes_on_sending_gets_to_read_why_it_was_refused(running: Running) -> None:
+def test_a_client_that_keeps_sending_gets_to_read_why_it_was_refused(running: Running) -> None:
     client, _ = running
     for size in (LONGEST + 1, 40 * LONGEST):
         refusal(client.post(SCORE, content=b"a" * size), 413, "body_too_large")

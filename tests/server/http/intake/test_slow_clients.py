@@ -58,7 +58,7 @@ def moved(moved_for_all: MovedTime) -> MovedTime:
      CHUNKED + b"5\r\n{", b"GET /livez HTTP/1.1\r\nhost: x\r\nx: ", CHUNKED + b"0\r\nx: y\r\n"],
     ids=["path", "no body", "a byte", "many", "a chunk", "a header", "trailers"],
 )  # fmt: skip
-def test_a_request_that_comes_too_slowly_is_408(
+def test_a_request_that_arrives_too_slowly_is_408(
     running: Running, moved: MovedTime, begin: bytes
 ) -> None:
     with connect(running[0], begin) as connection:
@@ -83,7 +83,7 @@ def test_a_byte_now_and_then_keeps_no_request_alive(running: Running, moved: Mov
 
 
 @pytest.mark.parametrize("data", [b"\x81", frame(b"{", 100), b"\x01\x81" + bytes(4) + b"{"])
-def test_a_message_that_comes_too_slowly_closes_its_socket(
+def test_a_message_that_arrives_too_slowly_closes_its_socket(
     running: Running, moved: MovedTime, data: bytes
 ) -> None:
     with connect(running[0], UPGRADE) as connection:

@@ -27,7 +27,7 @@ from tests.server.observing import metric, until
 from tests.server.websocket.sockets import open_socket
 
 
-def test_a_body_that_waited_behind_a_request_counts_until_it_is_read(
+def test_a_body_that_waited_after_a_request_counts_until_it_is_read(
     running: Running, steps: Steps
 ) -> None:
     client, application = running

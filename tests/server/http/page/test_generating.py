@@ -320,7 +320,7 @@ _BROKEN_ONCE = """
 
 
 @pytest.mark.parametrize("interval", [1, 40, 1000])
-def test_what_came_after_the_last_state_comes_again_after_a_break(
+def test_text_after_the_last_state_is_generated_again_after_a_break(
     visitor: Visitor, demo: httpx.Client, interval: int
 ) -> None:
     visitor.open()

@@ -32,7 +32,7 @@ def send_key(visitor: Visitor, key: str) -> None:
     visitor.click("#key-form button", "Use this key")
 
 
-def test_a_key_is_asked_for_once_and_kept_for_the_session_alone(guarded: Visitor) -> None:
+def test_a_key_is_requested_once_and_kept_for_the_session_alone(guarded: Visitor) -> None:
     assert guarded.evaluate(KEY_DIALOG_OPEN)
     assert guarded.evaluate("document.activeElement.id") == "key-input"
     assert guarded.text("#key-problem") == ""
@@ -52,7 +52,7 @@ def test_a_key_is_asked_for_once_and_kept_for_the_session_alone(guarded: Visitor
     assert ACME not in guarded.evaluate("location.href")
 
 
-def test_who_has_no_key_is_told_what_the_server_says(guarded: Visitor) -> None:
+def test_a_visitor_without_a_key_sees_the_error_of_the_server(guarded: Visitor) -> None:
     guarded.evaluate("sessionStorage.clear()")
     guarded.open()
     guarded.click("#key-cancel")
@@ -253,7 +253,7 @@ def test_the_page_paints_before_it_loads_what_makes_it_work(
         assert len(loaded) == len(set(loaded))
 
 
-def test_a_page_whose_rest_does_not_come_says_so(visitor: Visitor) -> None:
+def test_an_incomplete_page_says_so(visitor: Visitor) -> None:
     visitor.page.call("Network.enable")
     visitor.page.call("Network.setBlockedURLs", urls=["*/page/rest.html"])
     try:

@@ -38,7 +38,7 @@ def wait_until_missed(visitor: Visitor) -> None:
 
 
 @pytest.mark.parametrize("number", [SIGKILL, SIGTERM], ids=["killed", "drained"])
-def test_a_text_goes_on_from_its_last_state(
+def test_a_text_continues_from_its_last_state(
     visit: Visit, settings: dict[str, str], number: Signals
 ) -> None:
     settings["drain_seconds"] = "0"

@@ -121,7 +121,7 @@ def test_an_answer_that_differs_is_not_called_the_same(still: Visitor) -> None:
     assert still.text("#tour-caption").startswith("Not the same answer. With only")
 
 
-def test_three_endings_go_on_from_one_memory_and_end_with_a_word(
+def test_three_endings_continue_from_one_memory_and_end_with_a_word(
     still: Visitor, demo: httpx.Client
 ) -> None:
     show(still, 4)

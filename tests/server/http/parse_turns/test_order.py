@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable
 import pytest
 
 from sruserve.server.http.parse_turns import ParseTurns
+from tests.server.hand_clock import HandClock
 
 
 class _Waiting:
@@ -84,3 +85,19 @@ def test_what_waits_pauses_only_where_others_ask(owners: list[str], pauses: bool
 
     assert (asyncio.run(parse(3600, 0)) == 4) == pauses
     assert asyncio.run(asyncio.wait_for(parse(0.001, 8), 60)) >= 8
+
+
+@pytest.mark.parametrize(("seconds", "pauses"), [(1.0, True), (2.0, False)])
+def test_what_waits_pauses_only_soon_after_others_have_asked(seconds: float, pauses: bool) -> None:
+    async def parse() -> int:
+        """How much of what waits is parsed within ten turns, so long after another request."""
+        clock, parsed = HandClock(), list[_Waiting]()
+        turns = ParseTurns(busy_seconds=1.5, pause_seconds=3600, clock=clock)
+        turns.spend(1, "another")
+        clock.now += seconds
+        turns.wait(_Waiting(turns, 40, parsed.append, "one"))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        return len(parsed)
+
+    assert (asyncio.run(parse()) == 4) == pauses

@@ -132,7 +132,7 @@ def test_few_long_heads_end_in_a_turn(serve: Serve, counted: Counted) -> None:
         assert counted.max_in_turn <= 6  # a turn may end between two that are counted
 
 
-def test_a_turn_begins_few_of_the_requests_that_wait_behind_others(
+def test_a_turn_begins_few_of_the_requests_that_wait_after_others(
     serve: Serve, counted: Counted
 ) -> None:
     max_in_turn, connections = 16, 4 * CONNECTIONS
@@ -146,7 +146,7 @@ def test_a_turn_begins_few_of_the_requests_that_wait_behind_others(
         assert 0 < counted.max_in_turn <= 2 * max_in_turn
 
 
-def test_requests_behind_others_leave_time_for_what_has_just_come(
+def test_requests_after_others_leave_time_for_what_has_just_arrived(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left: list[int] = []
@@ -181,7 +181,7 @@ def test_a_turn_parses_few_frames(serve: Serve, counted: Counted) -> None:
         assert counted.max_in_turn <= 2 * max_in_turn
 
 
-def test_a_turn_answers_few_of_the_frames_that_wait_behind_others(
+def test_a_turn_answers_few_of_the_frames_that_wait_after_others(
     serve: Serve, counted: Counted
 ) -> None:
     max_in_turn, frame = 16, b'{"op":"state"}'

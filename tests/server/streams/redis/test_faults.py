@@ -69,7 +69,7 @@ def test_what_is_sent_again_because_its_answer_was_lost_is_done_once(
         assert client.get(f"sruserve:sum:{'0' * 32}") == size
 
 
-def test_all_that_wait_for_one_stream_are_told_together_that_redis_stands_still(
+def test_all_requests_that_wait_for_one_stream_get_one_error_if_redis_stands_still(
     serve: Serve, start_redis: StartRedis, steps: Steps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next in line asks Redis, and all others get the same error."""
@@ -164,7 +164,7 @@ def test_scripts_that_redis_forgot_are_sent_again(own_redis: OwnRedis) -> None:
             stop.set()
 
 
-def test_a_redis_that_refuses_is_503_and_streams_go_on_when_it_does_not(
+def test_a_redis_that_refuses_is_503_and_streams_continue_when_it_does_not(
     own_redis: OwnRedis, caplog: pytest.LogCaptureFixture
 ) -> None:
     replicas, _, port = own_redis

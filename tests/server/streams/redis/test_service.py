@@ -26,7 +26,7 @@ from tests.server.streams.replies import code
 DOCUMENT = Path(__file__).parents[4] / "docs" / "deployment.md"
 
 
-def test_after_a_failover_streams_go_on_at_the_new_primary(
+def test_after_a_failover_streams_continue_at_the_new_primary(
     serve: Serve, start_redis: StartRedis
 ) -> None:
     before, after = free_port(), free_port()
@@ -92,7 +92,7 @@ def test_the_documented_permissions_are_enough(
     assert "Redis" not in caplog.text
 
 
-def test_a_redis_that_hides_its_memory_is_divided_all_the_same_and_that_is_told_once(
+def test_a_redis_that_hides_its_memory_is_divided_and_reported_once(
     limited: tuple[int, Any],
     caplog: pytest.LogCaptureFixture,
 ) -> None:

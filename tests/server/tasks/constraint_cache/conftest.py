@@ -12,6 +12,7 @@ from sruserve.server.tasks.constraint_cache import (
     ConstraintCache,
 )
 from tests.server.conftest import Serve
+from tests.server.hand_clock import HandClock
 from tests.server.tasks.constraint_cache.requests import KEYS
 from tests.support import save_random_model
 
@@ -28,7 +29,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def running(serve: Serve, folder: Path) -> Iterator[Running]:
     settings: dict[str, Any] = {"models": folder.parent, "model_folders": ()}
-    with serve(**settings, api_keys=",".join(KEYS), max_grammar_bytes=32 << 20) as running:
+    settings |= {"api_keys": ",".join(KEYS), "max_grammar_bytes": 32 << 20}
+    with serve(clock=HandClock(), **settings) as running:
         running[0].headers["authorization"] = "Bearer 11111111"
         yield running
 

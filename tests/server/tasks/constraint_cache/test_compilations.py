@@ -112,7 +112,7 @@ def test_a_grammar_whose_process_was_killed_is_compiled_again(
     assert complete(client, regex="[a-z]{3}z").status_code == 200
 
 
-def test_grammars_whose_processes_end_while_they_are_followed_leave_nothing_behind(
+def test_grammars_whose_processes_end_while_they_are_followed_leave_nothing(
     client: httpx.Client, grammars: ConstraintCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     endless = {"type": "array", "items": {"type": "integer"}, "minItems": 100_000_000}
@@ -195,6 +195,7 @@ def test_a_wait_that_is_long_ends_in_504(
     client: httpx.Client, grammars: ConstraintCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with stopped(grammars, client):
+        monkeypatch.setattr(grammars, "timeout_seconds", 3600)  # longer than the client waits
         reply = complete(client, regex="[a-z]{79}", timeout_ms=50)
         refusal(reply, 504, "deadline_exceeded", None)
         monkeypatch.setattr(grammars, "timeout_seconds", 0.05)
