@@ -3,6 +3,7 @@
 import math
 import operator
 import time
+from asyncio import AbstractEventLoop
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from queue import Empty, SimpleQueue
@@ -29,7 +30,7 @@ class AdmissionQueue:
     """Jobs, and cached states to free, in the order in which they were sent.
 
     The receiving thread has the engine's turn, which another thread may borrow while the receiver
-    waits for a first message.
+    waits for a first message. Event loops gather jobs that they answer themselves.
     """
 
     def __init__(self, config: EngineConfig, clock: Callable[[], float] = time.monotonic) -> None:
@@ -40,6 +41,7 @@ class AdmissionQueue:
         self._turn = Lock()
         self._turn.acquire()  # of the receiving thread
         self._unreceived = 0  # messages that the receiver has not seen while it has the turn
+        self._gathered: dict[AbstractEventLoop, list[Job]] = {}
         self._closed = False
         self._bounds = (
             config.max_queue_requests,
@@ -65,7 +67,12 @@ class AdmissionQueue:
 
     @property
     def empty(self) -> bool:
-        return not self._returned and self._messages.empty()
+        return not self._returned and self._messages.empty() and not self._gathered
+
+    @property
+    def lends_turn(self) -> bool:
+        """Whether the receiver waits, and has no messages."""
+        return not (self._unreceived or self._turn.locked())
 
     def check(self, cost: int, tenant: Hashable) -> None:
         """Raise `Overloaded` if a job of `cost` bytes would not be admitted now."""
@@ -87,13 +94,28 @@ class AdmissionQueue:
         """Queue a job, from any thread; raises `Overloaded`, or `Draining` after `close`."""
         with self._lock:
             self._admit(job)
-            self._unreceived += 1
-            self._messages.put(job)
+            self._put(job)
 
-    def admit(self, job: Job) -> None:
-        """Count a job that the borrower of the turn takes at once; raises as `submit`."""
+    def gather(self, job: Job) -> bool:
+        """Admit a job for its event loop, which calls; return whether it is the loop's first.
+
+        Raises as `submit`.
+        """
         with self._lock:
             self._admit(job)
+            gathered = self._gathered.setdefault(job.loop, [])
+            gathered.append(job)
+        return len(gathered) == 1
+
+    def take_gathered(self, loop: AbstractEventLoop) -> Sequence[Job]:
+        """Take the jobs that an event loop has gathered, unless `drop` has queued them."""
+        with self._lock:
+            return self._gathered.pop(loop, ())
+
+    def queue(self, jobs: Sequence[Job]) -> None:
+        """Queue jobs that are admitted already."""
+        with self._lock:
+            self._put(*jobs)
 
     def _admit(self, job: Job) -> None:
         if self._closed:
@@ -116,7 +138,7 @@ class AdmissionQueue:
 
         Until `return_turn`, the receiver does nothing.
         """
-        if self._unreceived or not self._turn.acquire(blocking=False):
+        if self._unreceived or self._gathered or not self._turn.acquire(blocking=False):
             return False
         if self._unreceived:
             self._turn.release()
@@ -130,8 +152,10 @@ class AdmissionQueue:
     def drop(self, cached: CachedState) -> None:
         """Have a cached state freed after all jobs submitted so far; from any thread."""
         with self._lock:
-            self._unreceived += 1
-            self._messages.put(cached)
+            for jobs in self._gathered.values():  # they may use it
+                self._put(*jobs)
+            self._gathered.clear()
+            self._put(cached)
 
     def wake(self) -> None:
         """Make a waiting `receive` return."""
@@ -183,6 +207,11 @@ class AdmissionQueue:
     def put_back(self, jobs: list[Job]) -> None:
         """Have received jobs received again, before all others; for the receiving thread."""
         self._returned = jobs
+
+    def _put(self, *messages: Job | CachedState) -> None:
+        self._unreceived += len(messages)
+        for message in messages:
+            self._messages.put(message)
 
     def _check(self, amounts: Sequence[int]) -> None:
         """Refuse a request that does not fit; one that would wait alone may have any size."""

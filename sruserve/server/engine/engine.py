@@ -2,6 +2,7 @@
 
 import logging
 import time
+from asyncio import AbstractEventLoop
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
@@ -51,6 +52,7 @@ _log = logging.getLogger(__name__)
 _BURSTS = (16, 64)  # steps on a CPU, where a request may end a burst, and on a GPU
 _BURST_SECONDS = 0.0125  # of a burst on a GPU: a new request waits for up to two
 _TURN_SECONDS = 0.005  # of a burst on a CPU while other decoding sequences wait for their turn
+_HANDOVER_SECONDS = 50e-6  # of a job, to another thread and back, beside other jobs
 _STEPS_BESIDE = 4  # of a burst on a GPU, in the time that the host launches the kernels of a step
 
 
@@ -106,12 +108,13 @@ class Engine(JobEngine):
         self._threads = ThreadPolicy(network.weights, network.dtype, config.threads)
         self._one_step = OneStep(
             model, self._states.pool.rows, self._threads, self._admission_queue,
-            self._dispatcher, metrics, clock,
+            self._dispatcher, metrics, clock, config, self._scheduler,
         )  # fmt: skip
         self._on_gpu = network.device.type == "cuda"
         self._burst = config.burst or _BURSTS[self._on_gpu]
         self._tier = "device" if self._on_gpu else "pool"
         self._has_news, self._next_report = False, 0.0
+        self._mode = torch.inference_mode()  # of event loops that have the turn
         self._polls = False  # the thread wakes from its wait to report news
 
     @property
@@ -121,7 +124,7 @@ class Engine(JobEngine):
     @property
     def step_rows(self) -> int:
         """Inputs that one step of whole inputs takes."""
-        return self._config.max_batch_tokens if self.alone else self._scheduler.max_input_rows
+        return self._one_step.max_rows(self.alone)
 
     @property
     def rows(self) -> int:
@@ -239,10 +242,10 @@ class Engine(JobEngine):
         if self._scheduler.idle:
             if self._bursts.has_slots:
                 self._bursts.forget()
-            if self._wait_for_jobs():
-                self._report_occupancy()
-                return
-        self._step()
+            self._wait_for_jobs()
+            self._report_occupancy()
+        else:
+            self._step()
 
     def _step(self) -> None:
         """Run the scheduler's next step, if there is any job."""
@@ -256,26 +259,41 @@ class Engine(JobEngine):
             self._states.make_room(self.running)  # before the next step needs it
         self._report_occupancy()
 
-    def _wait_for_jobs(self) -> bool:
-        """Wait for a first job; return whether one step has answered all that arrived.
-
-        Meanwhile, an event loop may answer short ones itself.
-        """
+    def _wait_for_jobs(self) -> None:
+        """Wait for a first job. Meanwhile, an event loop may answer short ones itself."""
         self._polls = self._has_news or self._draining
-        return self._answer(
-            self._admission_queue.receive(self.report_seconds if self._polls else None)
-        )
+        self._answer(self._admission_queue.receive(self.report_seconds if self._polls else None))
 
-    def _answered_here(self, job: Job) -> bool:
-        if not self._is_short(job) or not self._borrow_turn():
+    def _gathers(self, job: Job) -> bool:
+        """Whether the event loop answers a job that takes less time than to wake two threads.
+
+        It does so after its turn, together with others.
+        """
+        if (
+            not job.kind.quick
+            or self._on_gpu
+            or self.alone
+            or job.steps > self._threads.small_rows
+            or self._scheduler.input_seconds(job.steps) >= self.short_seconds
+        ):
             return False
-        try:
-            self._admission_queue.admit(job)
-            with torch.inference_mode():
-                self._take_turn(partial(self._accept_and_step, job), job.loop)
-        finally:
-            self._return_turn()
+        if self._admission_queue.gather(job):
+            job.loop.call_soon(self._answer_gathered, job.loop)
         return True
+
+    def _answer_gathered(self, loop: AbstractEventLoop) -> None:
+        """Answer the jobs of a turn of the event loop, which calls, or have the thread do it."""
+        jobs = self._admission_queue.take_gathered(loop)
+        if self._draining or (len(jobs) > 1 and not self._is_quick(jobs)):
+            self._admission_queue.queue(jobs)
+        elif jobs and self._borrow_turn():
+            try:
+                with self._mode:
+                    self._take_turn(partial(self._answer, jobs), loop)
+            finally:
+                self._return_turn()
+        else:
+            self._admission_queue.queue(jobs)
 
     def _borrow_turn(self) -> bool:
         """Borrow the turn of the engine's thread; False: the thread has something to do."""
@@ -288,30 +306,23 @@ class Engine(JobEngine):
 
     def _return_turn(self) -> None:
         """Give the turn back. The thread wakes if there is more to do, or to report."""
-        if (self._has_news and not self._polls) or not self._scheduler.idle:
+        if (self._has_news and not self._polls) or self._scheduler.busy:
             self._polls = True
             self._admission_queue.wake()
         self._admission_queue.return_turn()
 
-    def _is_short(self, job: Job) -> bool:
-        """Whether a job takes one step, and that less time than to wake two threads."""
-        return (
-            job.kind.quick
-            and not self._on_gpu
-            and self._threads.is_small(job.steps)
-            and self._scheduler.input_seconds(job.steps) < self.short_seconds
-        )
+    def _is_quick(self, jobs: Sequence[Job]) -> bool:
+        """Whether a step of short jobs takes the event loop less time than to hand them over."""
+        steps = sum([job.steps for job in jobs])
+        limit = min(self.short_seconds + len(jobs) * _HANDOVER_SECONDS, 4 * self.short_seconds)
+        return steps <= self._threads.small_rows and self._scheduler.input_seconds(steps) < limit
 
-    def _accept_and_step(self, job: Job) -> None:
-        self._scheduler.accept([job])
-        self._step()
-
-    def _answer(self, messages: Sequence[Job | CachedState]) -> bool:
-        """Answer jobs in one step, and return whether; else the scheduler gets all that arrived."""
+    def _answer(self, messages: Sequence[Job | CachedState]) -> None:
+        """Answer jobs in one step; else the scheduler takes all that arrived, and its next step."""
         started = self._clock()
         rows, left = 0, list[Job]()
         try:
-            rows, left = self._one_step.answer(messages, self.step_rows)
+            rows, left = self._one_step.answer(messages, self.alone)
         except faults() as error:  # the scheduler's steps find out whose fault it is
             _log.warning("one step of %s failed, so they are scheduled: %s", self.model.name, error)
         if rows:
@@ -320,7 +331,7 @@ class Engine(JobEngine):
             self._scheduler.record_step(rows, 0, rows, self._clock() - started)
         else:
             self._scheduler.accept(messages)
-        return rows > 0
+            self._step()
 
     def _finish_all(self) -> None:
         """Deliver the running completions whose jobs ask for states, with those states."""

@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 from sruserve.kernels import RaggedBatch
 from sruserve.model.folder import Model
 from sruserve.server.engine.admission_queue import AdmissionQueue
+from sruserve.server.engine.config import EngineConfig
 from sruserve.server.engine.job import Classified, ClassifiedRows, Job, PackedInputs, StateOutput
 from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.engine.metrics import Metrics
 from sruserve.server.engine.output_reader import OutputReader
 from sruserve.server.engine.result_dispatcher import ResultDispatcher
 from sruserve.server.engine.scheduling.job_turns import JobTurns, may_take_turns
+from sruserve.server.engine.scheduling.scheduler import MIN_INPUT_ROWS, Scheduler
 from sruserve.server.engine.sequence import not_finite
 from sruserve.server.engine.state_cache.cache import CachedState
 from sruserve.server.engine.threads import ThreadPolicy
@@ -43,14 +45,21 @@ class OneStep:
         dispatcher: ResultDispatcher,
         metrics: Metrics,
         clock: Callable[[], float],
+        config: EngineConfig,
+        scheduler: Scheduler,
     ) -> None:
-        self._clock = clock
+        self._clock, self._config, self._scheduler = clock, config, scheduler
+        self._sure_rows = min(MIN_INPUT_ROWS, config.max_batch_tokens, _SHARED_ROWS)
         self._network, self._states, self._threads = model.network, states, threads
         self._output_reader = OutputReader(model)
         self._admission_queue, self._dispatcher = admission_queue, dispatcher
         self._metrics, self._turns = metrics, JobTurns()
 
-    def answer(self, messages: Sequence[Job | CachedState], max_rows: int) -> tuple[int, list[Job]]:
+    def max_rows(self, alone: bool) -> int:
+        """The most rows of a step; alone: nobody else waits for its end."""
+        return self._config.max_batch_tokens if alone else self._scheduler.max_input_rows
+
+    def answer(self, messages: Sequence[Job | CachedState], alone: bool) -> tuple[int, list[Job]]:
         """Answer the jobs of one step of up to `max_rows` rows; return its rows, and other jobs.
 
         The rows are 0 if the scheduler must have all messages. If this raises, no job is answered,
@@ -59,18 +68,22 @@ class OneStep:
         started = self._clock()
         jobs: list[Job] = []
         left: list[Job] = []
-        rows, owner = 0, None
+        rows, owner, is_shared = 0, None, False
         for job in messages:
             if not isinstance(job, Job) or not _is_plain(job, started):
                 return 0, []
             jobs.append(job)
             if rows and job.tenant != owner:
-                max_rows = min(max_rows, _SHARED_ROWS)
+                is_shared = True
             owner, rows = job.tenant, rows + job.inputs
-        if rows > max_rows:
-            if not may_take_turns(jobs, max_rows):
-                return 0, []
-            jobs, left = self._turns.choose(jobs, max_rows)
+        if rows > self._sure_rows:
+            max_rows = self.max_rows(alone)
+            if is_shared:
+                max_rows = min(max_rows, _SHARED_ROWS)
+            if rows > max_rows:
+                if not may_take_turns(jobs, max_rows):
+                    return 0, []
+                jobs, left = self._turns.choose(jobs, max_rows)
         inputs: list[Inputs] = []
         lengths: list[int] = []
         for job in jobs:
@@ -86,9 +99,11 @@ class OneStep:
         if not lengths or not min(lengths) or max(lengths) > self._network.piece_rows:
             return 0, []
         rows = sum(lengths)
+        waits: list[float] = []
         for job in jobs:
             job.begun = started
-        self._metrics.queued([started - job.submitted for job in jobs])
+            waits.append(started - job.submitted)
+        self._metrics.queued(waits)
         probabilities = self._classify(inputs, lengths, rows)
         self._metrics.step(len(lengths), rows, self._clock() - started)
         self._metrics.consumed(rows)

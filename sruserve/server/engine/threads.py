@@ -13,20 +13,18 @@ class ThreadPolicy:
     """Sets torch's thread count for the calling thread, step by step.
 
     weights: that each row is multiplied by. max_threads: for large steps; 0 is one per usable core.
+    small_rows: rows that take less than a millisecond of one core.
     """
 
     def __init__(self, weights: int, dtype: torch.dtype, max_threads: int) -> None:
         self._max_threads = max_threads or usable_cores()
         size = dtype.itemsize
-        self._row_seconds = weights * 2 / (_FLOPS * 4 / size)
-        self._min_seconds = weights * size / _BYTES
-
-    def is_small(self, rows: int) -> bool:
-        """Whether a step of `rows` rows should take less than a millisecond of one core."""
-        return max(rows * self._row_seconds, self._min_seconds) < _SMALL_SECONDS
+        row_seconds = weights * 2 / (_FLOPS * 4 / size)
+        is_small = weights * size / _BYTES < _SMALL_SECONDS  # to read all weights
+        self.small_rows = int(_SMALL_SECONDS / row_seconds) if is_small else 0
 
     def apply(self, rows: int) -> None:
         """Set the threads for a step of `rows` rows. Results do not depend on their number."""
-        threads = 1 if self.is_small(rows) else self._max_threads
+        threads = 1 if rows <= self.small_rows else self._max_threads
         if threads != torch.get_num_threads():  # which each thread has its own of
             torch.set_num_threads(threads)

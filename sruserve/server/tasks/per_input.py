@@ -111,8 +111,6 @@ async def compute(
         input_bytes=cost,
         deadline=limits.deadline(request.timeout_ms),
         priority=served.tenant.priority(request.priority),
-        # Without a state, the engine's thread is as quick on an idle machine, or quicker.
-        alone=state_output is not StateOutput.NONE and caller.alone,
     )
     has_many_states = state_output is StateOutput.COPY and len(items) > MAX_INLINE_STATES
     size = numbers + INPUT_CHARACTERS * len(items)

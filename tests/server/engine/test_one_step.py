@@ -19,7 +19,6 @@ from sruserve.model.text.packed import PackedIds
 from sruserve.server.engine.config import EngineConfig
 from sruserve.server.engine.job import Classified, PackedInputs, SequenceInput, StateOutput
 from sruserve.server.engine.job_kind import JobKind
-from sruserve.server.engine.threads import ThreadPolicy
 from sruserve.server.errors import DeadlineExceeded, EngineFailure, NotFinite
 from tests.server.engine.driver import Driver, Submission
 from tests.server.engine.thousands import CLASSIFIER
@@ -191,14 +190,12 @@ def test_short_inputs_of_several_pieces_are_computed_together(
     assert driver.scheduled == 0
 
 
-def test_a_part_too_small_for_its_threads_splits_no_input(
-    model: Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_part_too_small_for_its_threads_splits_no_input(model: Model) -> None:
     """Two threads take slices of all inputs, and of the first part, but not of the last one."""
-    monkeypatch.setattr(ThreadPolicy, "is_small", lambda *_: False)
     lengths = [500] * 10 + [30]  # the last part has 1,030 rows, of pieces of 1,024
 
     async def run(driver: Watched) -> None:
+        driver.engine._threads.small_rows = 0
         driver.engine.alone = True  # so that one step takes them all
         driver.go.set()
         together = await classes(driver.read(*lengths))

@@ -34,7 +34,7 @@ from sruserve.server.errors import (
 _POLL_SECONDS = 20e-6  # between two polls, while all work waits for state transfers
 _GRAMMAR_POLL_SECONDS = 500e-6  # between two polls, while texts wait for their grammars
 _DECODE_SHARE = 8  # while sequences decode, inputs take at most 1/8 of a step, so no decode stalls
-_MIN_DECODE_ROWS, _MIN_INPUT_ROWS = 64, 128  # rows that every step may have, on any device
+_MIN_DECODE_ROWS, MIN_INPUT_ROWS = 64, 128  # rows that every step may have, on any device
 _STEPS_AHEAD = 2  # admit the sequences of 2 steps; states for the second arrive during the first
 _MAX_STEPS = 1 << 20  # no burst has as many
 _LARGE_JOB_ITEMS = 16  # a job with more takes long to set up: at most one of them in each step
@@ -100,7 +100,7 @@ class Scheduler:
         self._arriving: list[ActiveSequence] = []  # admitted, with a state transfer under way
         self._decoding = DecodeTurns()
         self._decode_time = StepTime(config.max_batch_tokens, _MIN_DECODE_ROWS)
-        self._input_time = StepTime(config.max_batch_tokens, _MIN_INPUT_ROWS)
+        self._input_time = StepTime(config.max_batch_tokens, MIN_INPUT_ROWS)
         self._company = Company()
         self._crowded = False  # the last batch left out some decoding sequences
         # Jobs that wait for their grammars, with the number of their texts that have begun.
