@@ -144,8 +144,6 @@ class LocalModel:
         request.model = self.served.name
         task = self._by_schema[type(request)]
         model = served or task.choose(request)
-        if served is not None:
-            task.check(request, served)
         try:
             with LocalCaller() as caller, model.in_flight:
                 caller.model = model.name

@@ -16,6 +16,8 @@ _NOBODY, _NOTHING = asyncio.Protocol(), memoryview(b"")
 _PIECE_BYTES = 4 << 10
 _COST_PER_BYTE = 2
 _UNPAID_BYTES = _RECORD_BYTES + (1 << 10)
+# Answers that a client may ask for without reading them: each keeps several times its own bytes.
+_ANSWER_BYTES = 4 << 10
 # The memory of a client's chain of certificates, as long as the connection is open; one of usual
 # size does not count.
 _MEMORY_PER_HANDSHAKE_BYTE = 12
@@ -36,6 +38,7 @@ class TlsTransport(asyncio.Protocol):
     _encrypted = _NOTHING  # waits for a turn
     _is_held = _is_paused = False  # reading, until that turn, and by the protocol
     _unpaid = 0  # received bytes that were no content
+    _unread_answers = 0  # bytes of TLS' own answers since the client has last read all
     _has_ended = False  # close_notify is sent
     _discards = False  # received bytes are dropped, and nothing can be decrypted any more
     _handshake_account: BufferAccount | None = None  # counts the client's certificates
@@ -149,14 +152,25 @@ class TlsTransport(asyncio.Protocol):
         except ssl.SSLError:
             self.abort()
             return
-        if self._outgoing.pending:  # an answer of TLS itself
-            self._plain.write(self._outgoing.read())
+        if self._outgoing.pending and not self._answer(self._outgoing.read()):
+            return
         content = b"".join(parts)
         self._pay(len(data) - len(content))
         if content:
             self._protocol.data_received(content)
         if has_ended and not self.is_closing():
             self.eof_received()
+
+    def _answer(self, data: bytes) -> bool:
+        """Write an answer of TLS itself, such as a new key. A client that reads none is cut off."""
+        if not self._plain.get_write_buffer_size():
+            self._unread_answers = 0
+        self._unread_answers += len(data)
+        if self._unread_answers > _ANSWER_BYTES:
+            self.abort()
+            return False
+        self._plain.write(data)
+        return True
 
     def _pay(self, size: int) -> None:
         self._unpaid += size

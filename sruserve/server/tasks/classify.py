@@ -37,12 +37,15 @@ class ClassifyTask(Task[ClassifyRequest, ServedModel]):
         if request.model is None:
             task = self.name if request.pair is None else _PAIR
             return with_states(self.catalogue.choose(None, task, state=request.state))
-        served = super().choose(request)
-        self.check(request, served)
-        return served
+        return super().choose(request)
 
-    def check(self, request: ClassifyRequest, served: ServedModel) -> None:
-        """Raise `InvalidRequest` unless a request has a pair for a model that compares."""
+    async def run(
+        self, caller: Caller, request: ClassifyRequest, served: ServedModel, cost: int
+    ) -> Results:
+        """Label the inputs of a request. cost: bytes of the request, for the queue.
+
+        Raises `InvalidRequest` unless a request has a pair for a model that compares.
+        """
         compares = served.model.config.task == _PAIR
         if compares and request.pair is None:
             raise InvalidRequest(
@@ -53,11 +56,6 @@ class ClassifyTask(Task[ClassifyRequest, ServedModel]):
                 f"{served.name} reads one input at a time: leave out `pair`",
                 param=_PAIR,
             )
-
-    async def run(
-        self, caller: Caller, request: ClassifyRequest, served: ServedModel, cost: int
-    ) -> Results:
-        """Label the inputs of a request. cost: bytes of the request, for the queue."""
         state_output, limits = served.state_output(request), self.limits
         if request.pair is None:
             kind = JobKind.CLASSIFY

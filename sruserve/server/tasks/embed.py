@@ -28,13 +28,13 @@ class EmbedTask(Task[EmbedRequest, ServedModel]):
     route, prefix, is_default = "embeddings", "emb", False
     other_names = (EncodeTask.name,)
 
-    def choose(self, request: EmbedRequest) -> ServedModel:
-        """The model for a request; raises `InvalidRequest` if it has no such vectors."""
-        served = super().choose(request)
-        self.check(request, served)
-        return served
+    async def run(
+        self, caller: Caller, request: EmbedRequest, served: ServedModel, cost: int
+    ) -> Results:
+        """Compute the vectors of a request's inputs. cost: bytes of the request, for the queue.
 
-    def check(self, request: EmbedRequest, served: ServedModel) -> None:
+        Raises `InvalidRequest` if the model has no such vectors.
+        """
         width = vector_width(served)
         if request.dimensions not in (None, width):
             raise InvalidRequest(
@@ -42,11 +42,6 @@ class EmbedTask(Task[EmbedRequest, ServedModel]):
                 f"out 'dimensions', or send {width}",
                 param="dimensions",
             )
-
-    async def run(
-        self, caller: Caller, request: EmbedRequest, served: ServedModel, cost: int
-    ) -> Results:
-        """Compute the vectors of a request's inputs. cost: bytes of the request, for the queue."""
         state_output = served.state_output(request)
         items = await _INPUTS.read(caller, request, served, self.limits, cost)
         return await compute(

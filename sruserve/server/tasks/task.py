@@ -69,6 +69,3 @@ class Task(Generic[Body, Model]):
         chosen: Any = self.catalogue.choose(request.model, *names, state=request.state)
         model: Model = chosen  # all models of a task are of one class
         return model
-
-    def check(self, request: Any, served: Model) -> None:
-        """Raise `InvalidRequest` if a request does not fit its model."""

@@ -38,6 +38,7 @@ BAD: list[tuple[dict[str, Any], str, str | None]] = [
     ({"state": "x"}, "invalid_request", "state"),
     ({"id": [1]}, "invalid_request", "id"),
     ({"id": "x" * 101}, "invalid_request", "id"),
+    ({"input": "a", "pair": "b"}, "invalid_request", "pair"),  # which no other client may notice
 ]
 
 

@@ -122,7 +122,6 @@ class Steps(StreamEndpoint):
             request = schema.model_validate_json(body)
         except ValidationError as error:
             raise as_serve_error(error, schema) from None
-        task.check(request, served)
         return self.endpoints[task], request
 
 
