@@ -21,6 +21,9 @@ from tests.server.engine.thousands import CLASSIFIER
 from tests.support import random_model
 
 
+SHORT = 1000.0  # seconds: whatever the machine does meanwhile, a step takes less
+
+
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
     return random_model(tmp_path_factory.mktemp("classifier") / "m", **CLASSIFIER)
@@ -30,6 +33,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
 def driver(model: Model) -> Iterator[Driver]:
     driver = Driver(model, gathers=True)
     driver.engine.report_seconds = 0.0  # so that the thread does not wake to report
+    driver.engine.short_seconds = SHORT
     with driver:
         yield driver
         assert driver.engine.rows == 0, "a row leaked"
@@ -62,7 +66,7 @@ def queued(driver: Driver) -> Iterator[None]:
     """All jobs of the block are the engine's thread's."""
     driver.engine.short_seconds = 0
     yield
-    driver.engine.short_seconds = Engine.short_seconds
+    driver.engine.short_seconds = SHORT
 
 
 @pytest.fixture
@@ -173,7 +177,7 @@ def test_a_job_whose_step_takes_long_is_left_to_the_thread(
     driver: Driver, threads: list[threading.Thread]
 ) -> None:
     async def run() -> None:
-        driver.engine._scheduler.record_step(1, 0, 1, 0.01)
+        driver.engine._scheduler.record_step(1, 0, 1, SHORT)
         await ask(driver).results()
         assert threads == [driver.engine._thread]
 
@@ -233,9 +237,9 @@ def test_jobs_that_take_long_together_are_left_to_the_thread(
 ) -> None:
     async def run() -> None:
         await until_idle(driver)
-        # Each takes 0.4 ms: less than to wake a thread, but not eight of them.
-        driver.engine._scheduler.record_step(1, 0, 1, 0.4e-3 / 7)
-        driver.engine._scheduler.record_step(700, 0, 700, 40e-3)
+        # Each takes less than to wake a thread, but not eight of them.
+        driver.engine._scheduler.record_step(1, 0, 1, SHORT / 10)
+        driver.engine._scheduler.record_step(700, 0, 700, 70 * SHORT)
         for submission in [ask(driver) for _ in range(8)]:
             await submission.results()
         assert driver.counts.sequences == [8]
