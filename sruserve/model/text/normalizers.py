@@ -13,6 +13,7 @@ _GROWTH = {
     "NFC": 3.0, "NFD": 3.0, "NFKC": 11.0, "NFKD": 11.0, "BertNormalizer": 4.0, "ByteLevel": 2.0,
 }  # fmt: skip
 
+_SEQUENCES = ("normalizers", "pretokenizers", "processors")
 
 # Work is counted in look-ups of a short text, about 0.2 µs each.
 _BASE_WORK, _STEP_WORK, _MERGE_WORK = 8, 4, 8
@@ -74,15 +75,18 @@ def _normalizing(tokenizer: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _steps(component: Any) -> Iterator[dict[str, Any]]:
-    """Yield the steps of nested sequences, which may have no type: other fields identify them."""
-    if not isinstance(component, dict):
+    """Yield the steps of nested sequences, which may have no type: other fields identify them.
+
+    The library ignores fields that a step does not have, and reads a list as a step's fields in
+    their order. It writes no such lists, so they are refused.
+    """
+    if component is None:
         return
-    parts = [
-        component[name]
-        for name in ("normalizers", "pretokenizers", "processors")
-        if name in component
-    ]
-    if not parts:
+    if not isinstance(component, dict):
+        raise ValueError(f"it has {str(component)[:40]!r} for a step; write an object with a type")
+    parts = [component[name] for name in _SEQUENCES if name in component]
+    named = component.keys() - {"type", *_SEQUENCES} or component.get("type", "Sequence")
+    if not parts or named != "Sequence":
         yield component
     for part in parts:
         for step in part:

@@ -12,6 +12,7 @@ from sruserve.model.json_names import load_json
 from sruserve.model.text.decoders import Written, written
 from sruserve.model.text.frames import Frame, Ids, frame_of
 from sruserve.model.text.normalizers import growth, work
+from sruserve.model.text.pattern_stack import check_patterns
 
 _LONGEST_ENTRY = 1024  # bytes; limited because replies repeat entries
 _LIBRARY_WORDS = 1024
@@ -48,6 +49,7 @@ def read_tokenizer(content: bytes, source: object) -> TokenizerFile:
     """Load a tokenizer.json; raises `FolderError` that names the part which cannot be used."""
     try:
         described = load_json(content)
+        check_patterns(described)
         factor = growth(described)  # before the library can run the normalizers
         effort = work(described)
         del described

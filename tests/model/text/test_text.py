@@ -345,10 +345,12 @@ BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, 
         with_steps(*[{"type": "BertNormalizer"}] * 5),
         with_steps(charsmap("b", 1001 * "a", "")),
         with_steps(split={"type": "Sequence", "pretokenizers": [BYTES] * 10}),
+        with_steps(LONGER, LONGER | {"normalizers": []}, LONGER | {"processors": [{}]}),
+        with_steps(*[{"type": kind, "normalizers": []} for kind in ("NFKD", "NFKC", "NFC", "NFD")]),
     ],
     ids=[
         "three", "many", "nested", "untyped", "bytes", "regex", "nothing", "prepend", "forms",
-        "bert", "charsmap", "pre-tokenizers",
+        "bert", "charsmap", "pre-tokenizers", "other fields", "no fields",
     ],
 )  # fmt: skip
 def test_normalizers_that_could_lengthen_a_text_beyond_the_bound_are_refused(
@@ -357,6 +359,12 @@ def test_normalizers_that_could_lengthen_a_text_beyond_the_bound_are_refused(
     (tmp_path / "tokenizer.json").write_bytes(content)
     with pytest.raises(FolderError, match=r"its normalizers \(.*times as long"):
         codec_of(tmp_path)
+
+
+@pytest.mark.parametrize("step", [["x" * 5000], [[{"type": "Prepend", "prepend": "x" * 5000}]]])
+def test_steps_that_the_library_reads_from_lists_are_refused(step: list[Any]) -> None:
+    with pytest.raises(FolderError, match=r"for a step; write an object with a type"):
+        tokenizer_codec(with_steps(step), "")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("table", ["/////w==", "BAAAAP////9hAGIA"], ids=["read", "used"])
