@@ -47,7 +47,7 @@ def find_model(path: Path) -> Path:
     """Return a model's path, or the folder of the bundled model that the path names."""
     from sruserve.model.bundled import path_of_model
 
-    return path if path.is_file() else path_of_model(path)
+    return path_of_model(path)
 
 
 @contextmanager

@@ -30,7 +30,9 @@ class AdmissionQueue:
     """Jobs, and cached states to free, in the order in which they were sent.
 
     The receiving thread has the engine's turn, which another thread may borrow while the receiver
-    waits for a first message. Event loops gather jobs that they answer themselves.
+    waits for a first message.
+
+    gathered: admitted jobs that an event loop answers itself once it has borrowed the turn.
     """
 
     def __init__(self, config: EngineConfig, clock: Callable[[], float] = time.monotonic) -> None:
@@ -41,7 +43,7 @@ class AdmissionQueue:
         self._turn = Lock()
         self._turn.acquire()  # of the receiving thread
         self._unreceived = 0  # messages that the receiver has not seen while it has the turn
-        self._gathered: dict[AbstractEventLoop, list[Job]] = {}
+        self.gathered: dict[AbstractEventLoop, list[Job]] = {}
         self._closed = False
         self._bounds = (
             config.max_queue_requests,
@@ -67,7 +69,7 @@ class AdmissionQueue:
 
     @property
     def empty(self) -> bool:
-        return not self._returned and self._messages.empty() and not self._gathered
+        return not self._returned and self._messages.empty() and not self.gathered
 
     @property
     def lends_turn(self) -> bool:
@@ -103,19 +105,19 @@ class AdmissionQueue:
         """
         with self._lock:
             self._admit(job)
-            gathered = self._gathered.setdefault(job.loop, [])
+            gathered = self.gathered.setdefault(job.loop, [])
             gathered.append(job)
         return len(gathered) == 1
 
-    def take_gathered(self, loop: AbstractEventLoop) -> Sequence[Job]:
-        """Take the jobs that an event loop has gathered, unless `drop` has queued them."""
+    def take_gathered(self, loop: AbstractEventLoop) -> list[Job]:
+        """Take the jobs that an event loop has gathered, which has borrowed the turn."""
         with self._lock:
-            return self._gathered.pop(loop, ())
+            return self.gathered.pop(loop)
 
-    def queue(self, jobs: Sequence[Job]) -> None:
-        """Queue jobs that are admitted already."""
+    def queue_gathered(self, loop: AbstractEventLoop) -> None:
+        """Queue the jobs that an event loop has gathered."""
         with self._lock:
-            self._put(*jobs)
+            self._put(*self.gathered.pop(loop, ()))
 
     def _admit(self, job: Job) -> None:
         if self._closed:
@@ -133,12 +135,13 @@ class AdmissionQueue:
             self._gap_start = self._clock()
         self._waiting = waiting
 
-    def borrow_turn(self) -> bool:
+    def borrow_turn(self, loop: AbstractEventLoop | None = None) -> bool:
         """Borrow the receiver's turn, from any thread; False: it does not wait, or has messages.
 
-        Until `return_turn`, the receiver does nothing.
+        Until `return_turn`, the receiver does nothing. loop: may have gathered jobs, which calls.
         """
-        if self._unreceived or self._gathered or not self._turn.acquire(blocking=False):
+        gathered = len(self.gathered) - (loop in self.gathered)
+        if self._unreceived or gathered or not self._turn.acquire(blocking=False):
             return False
         if self._unreceived:
             self._turn.release()
@@ -152,9 +155,9 @@ class AdmissionQueue:
     def drop(self, cached: CachedState) -> None:
         """Have a cached state freed after all jobs submitted so far; from any thread."""
         with self._lock:
-            for jobs in self._gathered.values():  # they may use it
+            for jobs in self.gathered.values():  # they may use it
                 self._put(*jobs)
-            self._gathered.clear()
+            self.gathered.clear()
             self._put(cached)
 
     def wake(self) -> None:

@@ -283,21 +283,21 @@ class Engine(JobEngine):
 
     def _answer_gathered(self, loop: AbstractEventLoop) -> None:
         """Answer the jobs of a turn of the event loop, which calls, or have the thread do it."""
-        jobs = self._admission_queue.take_gathered(loop)
-        if self._draining or (len(jobs) > 1 and not self._is_quick(jobs)):
-            self._admission_queue.queue(jobs)
-        elif jobs and self._borrow_turn():
-            try:
-                with self._mode:
-                    self._take_turn(partial(self._answer, jobs), loop)
-            finally:
-                self._return_turn()
-        else:
-            self._admission_queue.queue(jobs)
+        jobs = self._admission_queue.gathered.get(loop, ())
+        is_quick = len(jobs) == 1 or self._is_quick(jobs)
+        if self._draining or not is_quick or not self._borrow_turn(loop):
+            self._admission_queue.queue_gathered(loop)
+            return
+        try:
+            jobs = self._admission_queue.take_gathered(loop)
+            with self._mode:
+                self._take_turn(partial(self._answer, jobs), loop)
+        finally:
+            self._return_turn()
 
-    def _borrow_turn(self) -> bool:
+    def _borrow_turn(self, loop: AbstractEventLoop | None = None) -> bool:
         """Borrow the turn of the engine's thread; False: the thread has something to do."""
-        if not self._admission_queue.borrow_turn():
+        if not self._admission_queue.borrow_turn(loop):
             return False
         if not self._scheduler.idle:
             self._admission_queue.return_turn()
@@ -313,6 +313,8 @@ class Engine(JobEngine):
 
     def _is_quick(self, jobs: Sequence[Job]) -> bool:
         """Whether a step of short jobs takes the event loop less time than to hand them over."""
+        if not jobs:
+            return False
         steps = sum([job.steps for job in jobs])
         limit = min(self.short_seconds + len(jobs) * _HANDOVER_SECONDS, 4 * self.short_seconds)
         return steps <= self._threads.small_rows and self._scheduler.input_seconds(steps) < limit

@@ -19,7 +19,7 @@ class ThreadPolicy:
     def __init__(self, weights: int, dtype: torch.dtype, max_threads: int) -> None:
         self._max_threads = max_threads or usable_cores()
         size = dtype.itemsize
-        row_seconds = weights * 2 / (_FLOPS * 4 / size)
+        row_seconds = max(1, weights) * 2 / (_FLOPS * 4 / size)
         is_small = weights * size / _BYTES < _SMALL_SECONDS  # to read all weights
         self.small_rows = int(_SMALL_SECONDS / row_seconds) if is_small else 0
 

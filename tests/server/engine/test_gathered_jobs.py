@@ -20,7 +20,6 @@ from tests.server.engine.driver import Driver, Submission
 from tests.server.engine.thousands import CLASSIFIER
 from tests.support import random_model
 
-
 SHORT = 1000.0  # seconds: whatever the machine does meanwhile, a step takes less
 
 

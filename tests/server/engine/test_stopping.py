@@ -165,7 +165,7 @@ def test_a_burst_is_as_long_as_its_device_and_the_learned_time_of_a_step_allow(
     StandInCuda(monkeypatch)
     # Its tensors are on the CPU, where the stand-in for graphs computes.
     cpu = torch.device("cpu")
-    monkeypatch.setattr(module, "ModelRunner", lambda _, pool: ModelRunner(model, pool))
+    monkeypatch.setattr(module, "ModelRunner", lambda _, *rest: ModelRunner(model, *rest))
     monkeypatch.setattr(
         module,
         "StateManager",
