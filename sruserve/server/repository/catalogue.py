@@ -24,6 +24,7 @@ class Catalogue(Mapping[str, Served]):
     and length are those of the names.
 
     defaults: the names of `SRUSERVE_DEFAULT_MODELS`, which requests without one get.
+    edition: another object after each change of the models or their ids.
     """
 
     def __init__(self, served: Iterable[Served] = (), defaults: Sequence[str] = ()) -> None:
@@ -32,6 +33,7 @@ class Catalogue(Mapping[str, Served]):
         self._by_id: dict[str, Served] = {}
         # Of requests that name no model, by their tasks; known until a model changes.
         self._unnamed: dict[tuple[str, ...], Served] = {}
+        self.edition = object()
         for model in served:
             self.put(model)
 
@@ -71,6 +73,7 @@ class Catalogue(Mapping[str, Served]):
         self._publish()
 
     def _publish(self) -> None:
+        self.edition = object()
         self._unnamed.clear()
         by_id = {}
         for name, versions in self._models.items():
