@@ -9,6 +9,7 @@ from sruserve.server.errors import (
     StateTampered,
     StateWrongModel,
     WrongTask,
+    first_of,
 )
 from sruserve.server.repository.default_models import DefaultModels, in_words
 from sruserve.server.repository.served import Served, versioned
@@ -173,7 +174,7 @@ class Catalogue(Mapping[str, Served]):
     def _wrong_task(self, name: str, tasks: Sequence[str]) -> WrongTask:
         return WrongTask(
             f"{name} is a model for '{self[name].task}' and this route needs one "
-            f"for {in_words(tasks)}; served here: {', '.join(self.fitting(*tasks)) or 'none'}",
+            f"for {in_words(tasks)}; served here: {first_of(self.fitting(*tasks))}",
             param="model",
         )
 
@@ -216,7 +217,7 @@ class Catalogue(Mapping[str, Served]):
                 return served
         raise StateWrongModel(
             "the state belongs to a model, weights or a dtype that this server does not have; "
-            f"served here: {', '.join(self) or 'none'}",
+            f"served here: {first_of(self)}",
             param="state",
         )
 
@@ -241,7 +242,7 @@ class Catalogue(Mapping[str, Served]):
                 param="model",
             )
         return ModelNotFound(
-            f"there is no model {name[:100]!r}; served here: {', '.join(self) or 'none'}",
+            f"there is no model {name[:100]!r}; served here: {first_of(self)}",
             param="model",
         )
 
