@@ -8,10 +8,9 @@ from typing import Any
 
 import httpx
 import pytest
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 
 from sruserve.model.heads.regression import Regression
-from sruserve.server import json_output
 from sruserve.server.http.responses import ModelInfo, ModelList
 from sruserve.server.http.uvicorn_http import HttpProtocol
 from tests.memory import grows_by_less, malloc_bytes
@@ -40,15 +39,14 @@ def client(serve: Serve, tmp_path_factory: pytest.TempPathFactory) -> Iterator[h
 def bytes_encoded(monkeypatch: pytest.MonkeyPatch, work: Callable[[], object]) -> int:
     """The bytes of JSON that the server encodes meanwhile."""
     sizes: list[int] = []
-    encode = json_output.to_json
 
     def count(value: object, **options: Any) -> bytes:
-        encoded = encode(value, **options)
+        encoded = to_json(value, **options)
         sizes.append(len(encoded))
         return encoded
 
     with monkeypatch.context() as patch:
-        patch.setattr(json_output, "to_json", count)
+        patch.setattr("sruserve.server.json_output.to_json", count)
         work()
     return sum(sizes)
 

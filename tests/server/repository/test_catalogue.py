@@ -31,10 +31,11 @@ def test_an_error_names_only_some_of_many_models() -> None:
     many: Any = [
         SimpleNamespace(name=name, version="1", id=f"{name}@1", task="classify") for name in names
     ]
-    catalogue = Catalogue(many)
-    for model, task in (("absent", "tag"), (names[0], "tag"), (None, "classify")):
+    tagger: Any = SimpleNamespace(name="tagger", version="1", id="tagger@1", task="tag")
+    catalogue = Catalogue([*many, tagger])
+    for model in ("absent", "tagger", None):
         with pytest.raises(InvalidRequest) as caught:
-            catalogue.choose(model, task)
+            catalogue.choose(model, "classify")
         assert f"{names[19]}, …" in caught.value.message
         assert names[20] not in caught.value.message
 
