@@ -36,6 +36,7 @@ _SHOWN = 8  # problems in a message
 _MAX_LISTED = 1000  # each takes some microseconds, and 2 KB
 _LARGEST_FILE = 4 << 20  # bytes: more than 100,000 labels
 _LONGEST_LABEL = 256  # bytes
+_LABEL_BYTES = 4 << 20  # of all labels: as many as fit in the file
 _LABEL_NUMBER = 64  # bytes of a label that count as one number of a reply
 _LONGEST_DESCRIPTION = 300  # characters
 _LARGEST_STATE = 1 << 30  # bytes, of one stream
@@ -153,6 +154,11 @@ class ModelConfig(BaseModel):
                 raise ValueError(
                     f"label {number} has {size:,} bytes; the limit is {_LONGEST_LABEL}: shorten it"
                 )
+        if (size := sum(len(label.encode()) for label in classes)) > _LABEL_BYTES:
+            raise ValueError(
+                f"the labels have {size:,} bytes together; the limit is {_LABEL_BYTES:,}: "
+                "shorten them"
+            )
         return id2label
 
     @model_validator(mode="after")

@@ -18,6 +18,7 @@ from sruserve.server.http import (
     docs,
     index,
     management,
+    models,
     predict,
     state_view,
     tokenize,
@@ -28,6 +29,7 @@ from sruserve.server.http.connections import Connections
 from sruserve.server.http.endpoint import HttpEndpoint
 from sruserve.server.http.errors import OriginNotAllowed
 from sruserve.server.http.intake import Intake
+from sruserve.server.http.models import ModelPages
 from sruserve.server.http.observed import refuse
 from sruserve.server.http.openapi import create_document
 from sruserve.server.http.openapi_parts import Json
@@ -80,6 +82,7 @@ _OTHER_ROUTES: tuple[Route[Any], ...] = (
     *state_view.ROUTES,
     *streams.ROUTES,
     *websocket.ROUTES,
+    *models.ROUTES,
     *management.ROUTES,
     *index.ROUTES,
     *docs.ROUTES,
@@ -251,7 +254,7 @@ class Application:
         ]
         slow: list[Mounted] = [
             *websocket.mount(tenants),
-            *management.mount_slow(self.lifecycle),
+            *models.mount(ModelPages(self.lifecycle)),
             *index.mount(self._index),
             *docs.mount(self._documentation),
         ]

@@ -50,9 +50,19 @@ ServeError
 └── InternalError               internal_error
 """
 
+from collections.abc import Iterable
+from itertools import islice
 from typing import ClassVar
 
 from sruserve.model.errors import faults as faults  # for callers that catch these errors
+
+_SHOWN = 20
+
+
+def first_of(names: Iterable[str]) -> str:
+    """The names for a message; of many, which would make it long, the first ones."""
+    shown = list(islice(names, _SHOWN + 1))
+    return ", ".join([*shown[:_SHOWN], *("…" for _ in shown[_SHOWN:])]) or "none"
 
 
 class ServeError(Exception):

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
 
 from sruserve.model.cells.sru import SRUConfig
@@ -139,6 +140,13 @@ def test_labels_that_replies_cannot_repeat_are_refused(tmp_path: Path, task: Tas
     (path / "config.json").write_text(json.dumps(config))
     with pytest.raises(ConfigError, match="label 1 has 257 bytes; the limit is 256"):
         load_model(path)
+
+
+def test_labels_that_are_long_together_are_refused() -> None:
+    labels = tuple(f"{number:05}".ljust(256, "a") for number in range((4 << 20) // 256))
+    assert random_config("classify", vocab_size=9, labels=labels).labels == labels
+    with pytest.raises(ValidationError, match="4,194,305 bytes together; the limit is 4,194,304"):
+        random_config("classify", vocab_size=9, labels=(*labels, "b"))
 
 
 @pytest.mark.parametrize("task", ["classify", "pair", "tag"])

@@ -9,6 +9,7 @@ from sruserve.server.errors import (
     StateTampered,
     StateWrongModel,
     WrongTask,
+    first_of,
 )
 from sruserve.server.repository.default_models import DefaultModels, in_words
 from sruserve.server.repository.served import Served, versioned
@@ -24,6 +25,7 @@ class Catalogue(Mapping[str, Served]):
     and length are those of the names.
 
     defaults: the names of `SRUSERVE_DEFAULT_MODELS`, which requests without one get.
+    edition: another object after each change of the models or their ids.
     """
 
     def __init__(self, served: Iterable[Served] = (), defaults: Sequence[str] = ()) -> None:
@@ -32,6 +34,7 @@ class Catalogue(Mapping[str, Served]):
         self._by_id: dict[str, Served] = {}
         # Of requests that name no model, by their tasks; known until a model changes.
         self._unnamed: dict[tuple[str, ...], Served] = {}
+        self.edition = object()
         for model in served:
             self.put(model)
 
@@ -71,6 +74,7 @@ class Catalogue(Mapping[str, Served]):
         self._publish()
 
     def _publish(self) -> None:
+        self.edition = object()
         self._unnamed.clear()
         by_id = {}
         for name, versions in self._models.items():
@@ -170,7 +174,7 @@ class Catalogue(Mapping[str, Served]):
     def _wrong_task(self, name: str, tasks: Sequence[str]) -> WrongTask:
         return WrongTask(
             f"{name} is a model for '{self[name].task}' and this route needs one "
-            f"for {in_words(tasks)}; served here: {', '.join(self.fitting(*tasks)) or 'none'}",
+            f"for {in_words(tasks)}; served here: {first_of(self.fitting(*tasks))}",
             param="model",
         )
 
@@ -213,7 +217,7 @@ class Catalogue(Mapping[str, Served]):
                 return served
         raise StateWrongModel(
             "the state belongs to a model, weights or a dtype that this server does not have; "
-            f"served here: {', '.join(self) or 'none'}",
+            f"served here: {first_of(self)}",
             param="state",
         )
 
@@ -238,7 +242,7 @@ class Catalogue(Mapping[str, Served]):
                 param="model",
             )
         return ModelNotFound(
-            f"there is no model {name[:100]!r}; served here: {', '.join(self) or 'none'}",
+            f"there is no model {name[:100]!r}; served here: {first_of(self)}",
             param="model",
         )
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from sruserve.server.errors import InvalidRequest
+from sruserve.server.errors import InvalidRequest, first_of
 from sruserve.server.settings import SettingsError, variable_name
 
 SETTING = variable_name("default_models")
@@ -46,13 +46,11 @@ class DefaultModels:
         defaults = [name for name in fitting if name in self._names]
         if len(defaults) == 1:
             return defaults[0]
-        named = (
-            f"names several of them: {', '.join(defaults)}" if defaults else "names none of them"
-        )
+        named = f"names several of them: {first_of(defaults)}" if defaults else "names none of them"
         needed = in_words(tasks)
         raise InvalidRequest(
             f"'model' is missing, and {len(fitting)} of the served models are for {needed}: choose "
-            f"among {', '.join(fitting)} ({SETTING} {named})",
+            f"among {first_of(fitting)} ({SETTING} {named})",
             param="model",
         )
 

@@ -10,7 +10,7 @@ from sruserve.model.folder import Model
 from sruserve.server.auth import Tenant
 from sruserve.server.engine.engine import Engine
 from sruserve.server.engine.job import Result, Snapshot, StateOutput
-from sruserve.server.errors import InvalidRequest, PresetNotFound
+from sruserve.server.errors import InvalidRequest, PresetNotFound, first_of
 from sruserve.server.offload import Offload
 from sruserve.server.repository.passage import DocumentPreset
 from sruserve.server.repository.served import InFlight, Served
@@ -197,8 +197,7 @@ class ServedModel(Served):
             return self.presets[name]
         except KeyError:
             raise PresetNotFound(
-                f"{self.name} has no preset {name[:100]!r}; it has: "
-                f"{', '.join(self.presets) or 'none'}",
+                f"{self.name} has no preset {name[:100]!r}; it has: {first_of(self.presets)}",
                 param="preset",
             ) from None
 

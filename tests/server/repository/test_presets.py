@@ -14,10 +14,13 @@ from pydantic import TypeAdapter
 
 from sruserve.model.folder import load_model
 from sruserve.model.heads.config import HeadConfig
+from sruserve.server.app import Application
+from sruserve.server.errors import PresetNotFound
 from sruserve.server.lifecycle import Lifecycle
 from sruserve.server.repository.document_presets import DocumentEntry
 from sruserve.server.repository.preset_file import PresetFile, read_presets
 from sruserve.server.repository.presets import Prefix, compute_presets
+from sruserve.server.repository.served_model import with_states
 from sruserve.server.settings import SettingsError, load_settings
 from tests.server.conftest import CHARACTERS, LABELS, TAGS, TEXT, WORDS, Serve, words_vocabulary
 from tests.support import save_random_model
@@ -130,6 +133,17 @@ def test_presets_are_listed_and_an_unknown_one_is_reported(client: httpx.Client)
     reply = client.post("/v1/completions", json=body)
     assert reply.status_code == 404
     assert reply.json()["error"]["code"] == "preset_not_found"
+
+
+def test_an_error_names_only_some_of_many_presets(
+    application: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = with_states(application.lifecycle.catalogue["words"])
+    monkeypatch.setattr(served, "presets", {f"{n:0100}": None for n in range(1024)})
+    with pytest.raises(PresetNotFound) as caught:
+        served.initial_state(None, "absent")
+    assert f"{19:0100}, …" in caught.value.message
+    assert f"{20:0100}" not in caught.value.message
 
 
 @pytest.mark.parametrize(

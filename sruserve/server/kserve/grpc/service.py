@@ -1,5 +1,6 @@
 """KServe v2 over gRPC: every method of Triton's service, with the same core as HTTP."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
@@ -111,7 +112,9 @@ class GrpcService:
             raise InputTooLong(
                 f"the message has {len(data)} bytes, over the limit of {LONG_BYTES}: send less"
             )
-        return ParseDict(await answer(parse(kind, data)), reply(), ignore_unknown_fields=True)
+        message = reply()
+        await write_json(await answer(parse(kind, data)), message)
+        return message
 
     def _server_live(self, _: bytes) -> Any:
         return proto.ServerLiveResponse(live=True)
@@ -153,6 +156,20 @@ async def _unsupported(request: Any) -> Mapping[str, Any]:
     if "SharedMemory" in name:
         raise Unsupported("shared memory is not supported: send tensors in the request")
     raise Unsupported("requests cannot change log and trace settings; ask the operator")
+
+
+async def write_json(value: Mapping[str, Any], message: Any) -> None:
+    """Write a reply of the JSON protocol into a message.
+
+    Each model of a list gets a turn of the event loop, since its statistics take 0.3 ms.
+    """
+    for name, field in value.items():
+        if isinstance(field, list) and field and isinstance(field[0], dict):
+            for entry in field:
+                ParseDict(entry, getattr(message, name).add(), ignore_unknown_fields=True)
+                await asyncio.sleep(0)
+        else:
+            ParseDict({name: field}, message, ignore_unknown_fields=True)
 
 
 def _class(message: Any) -> Any:
