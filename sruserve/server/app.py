@@ -259,9 +259,13 @@ class Application:
             # gRPC is an optional dependency
             from sruserve.server.kserve.grpc.server import GrpcServer
 
-            max_connections = self.grpc_connections
             self.grpc = GrpcServer(
-                self.settings, self.lifecycle, inference, max_connections, self.certificates
+                self.settings,
+                self.lifecycle,
+                inference,
+                self.grpc_connections,
+                self.intake.turns,
+                self.certificates,
             )
             await self.grpc.start()
 
