@@ -16,7 +16,7 @@ def bundled_models() -> dict[str, Path]:
 def path_of_model(model: Path) -> Path:
     """The folder of a model: the path itself, or that of the bundled model that it names.
 
-    A path that is a file, or holds a model, wins over the name. A path that is neither is returned as it is.
+    A path that is a file, or holds a model, wins over the name.
     """
     bundled = bundled_models().get(str(model))
     return model if bundled is None or model.is_file() or versions(model) else bundled

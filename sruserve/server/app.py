@@ -277,12 +277,12 @@ class Application:
             # gRPC is an optional dependency
             from sruserve.server.kserve.grpc.server import GrpcServer
 
-            max_connections = self.grpc_connections
             self.grpc = GrpcServer(
                 self.settings,
                 self.lifecycle,
                 inference,
-                max_connections,
+                self.grpc_connections,
+                self.intake.turns,
                 self.certificates,
                 self._tuning.grpc_hello_seconds,
                 self._clocks.monotonic,

@@ -167,7 +167,8 @@ def routes() -> set[str]:
         patch.setattr(Endpoint, "__init__", record)
         application = Application(load_settings(models=ROOT / "sruserve" / "demo"))
         inference = application._add_endpoints()
-        GrpcService(application.settings, application.lifecycle, inference)
+        turns = application.intake.turns
+        GrpcService(application.settings, application.lifecycle, inference, turns)
     return paths
 
 

@@ -9,6 +9,7 @@ from urllib.parse import parse_qs
 from sruserve.server.errors import Draining, ServeError
 from sruserve.server.http.error_mapping import error_body, status_of
 from sruserve.server.http.errors import BodyTooLarge, UnsupportedMediaType
+from sruserve.server.http.json_turns import SHORT_JSON_BYTES, turn_to_parse
 from sruserve.server.http.request_head import (
     JSON_TYPE,
     Headers,
@@ -17,9 +18,8 @@ from sruserve.server.http.request_head import (
     request_id,
 )
 from sruserve.server.http.shortcuts import take_body, write_reply
-from sruserve.server.json_limits import check_json_size
 from sruserve.server.observation.observation import Description
-from sruserve.server.offload import LONG_BYTES, offload, owner
+from sruserve.server.offload import owner
 from sruserve.server.tasks.caller import Caller, ClientDisconnected
 from sruserve.server.tasks.limits import FREE_BYTES, InputLimits
 
@@ -62,6 +62,7 @@ class Connection(Protocol):
     detached: bool
 
     def claim(self, owner: Hashable) -> None: ...
+    def take_turn(self, cost: int) -> asyncio.Future[None] | None: ...
     def expect(self, length: int) -> None: ...
     def reading(self, size: int) -> None: ...
     def has_read(self) -> None: ...
@@ -170,7 +171,7 @@ class HttpCall(Caller):
         return message.get("body", b""), message.get("more_body", False)
 
     async def json_body(self, limits: InputLimits) -> bytes:
-        """The whole body, whose JSON is small enough to parse quickly; raises `InputTooLong`.
+        """The whole body, once it may be parsed; raises `InputTooLong` if its JSON is too much.
 
         Raises `UnsupportedMediaType` for a packed body.
         """
@@ -181,10 +182,8 @@ class HttpCall(Caller):
                 "as it is, without this header"
             )
         body = await self.body(limits)
-        if len(body) > LONG_BYTES:
-            await offload(True, check_json_size, body, cost=len(body), caller=self)
-        else:
-            check_json_size(body)
+        if len(body) > SHORT_JSON_BYTES:
+            await turn_to_parse(body, self.connection, self)
         return body
 
     async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:

@@ -8,6 +8,7 @@ from sruserve.server.budget import Budget
 from sruserve.server.errors import Overloaded, ServeError
 from sruserve.server.http.disconnects import DisconnectWatch
 from sruserve.server.http.errors import RequestTimeout
+from sruserve.server.http.parse_queue import Waiting
 from sruserve.server.http.parse_turns import ParseTurns
 from sruserve.server.tasks.limits import FREE_BYTES
 
@@ -108,6 +109,14 @@ class ReceiveLimits(asyncio.Protocol):
     def owner(self) -> Hashable:
         """The owner of the received bytes: a tenant, or the clients of an address."""
         return self._buffer_account.owner
+
+    def take_turn(self, cost: int) -> asyncio.Future[None] | None:
+        """Charge work for the current request; None: it may begin, else the future resolves."""
+        return self._intake.turns.take(cost, self.owner)
+
+    def kind_of(self, size: int) -> Waiting:
+        """What `size` received bytes are that wait."""
+        raise NotImplementedError
 
     def stop_receiving(self, problem: ServeError) -> None:
         """Stop receiving, and report the problem."""

@@ -2,9 +2,10 @@
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Protocol
+
+from sruserve.server.http.parse_queue import ParseQueue, Waiter, Waiting
 
 # The maximum cost of the parsing in one turn; a unit is about a byte of the most expensive kind.
 # New bytes have their own share, so that short requests do not wait. Waiting bytes take at most a
@@ -18,13 +19,8 @@ _BUSY_SECONDS, _PAUSE_SECONDS = 0.02, 0.004
 REQUEST_COST = 1 << 10
 
 
-class Parser(Protocol):
+class Parser(Waiter, Protocol):
     """A connection with unparsed bytes or queued requests."""
-
-    @property
-    def owner(self) -> Hashable:
-        """The owner of the connection: a tenant, or the clients of an address."""
-        ...
 
     def parse_more(self) -> None:
         """Parse one piece or begin one request, spend its cost, and wait again for the rest."""
@@ -34,8 +30,8 @@ class Parser(Protocol):
 class ParseTurns:
     """Connections parse at once while budget is left, and otherwise in turns of their owners.
 
-    The connections of one owner take turns in the order of their waiting. An owner's new requests
-    do not pause its own waiting bytes.
+    The connections of one owner and kind take turns in the order of their waiting. An owner's new
+    requests do not pause its own waiting bytes.
 
     busy_seconds: the time after a request of another owner in which waiting bytes pause.
     pause_seconds: the length of one pause.
@@ -52,8 +48,7 @@ class ParseTurns:
         self._clock = clock
         self._busy_seconds, self._pause_seconds = busy_seconds, pause_seconds
         self.budget = _FRESH_COST + _WAITING_COST
-        self._waiting: OrderedDict[Hashable, OrderedDict[Parser, None]] = OrderedDict()
-        self._owners: dict[Parser, Hashable] = {}  # as of the beginning of the wait
+        self._waiting, self._work = ParseQueue[Parser](), ParseQueue[_Work]()
         self._scheduled = self._parses_waiting = self._paused = False
         # The owner of the newest bytes, and the end of the pauses that they and others cause.
         self._newest: Hashable = None
@@ -69,20 +64,34 @@ class ParseTurns:
         if self.budget <= _FRESH_COST and not self._scheduled:
             self._schedule()
 
+    def take(self, cost: int, owner: Hashable) -> asyncio.Future[None] | None:
+        """Charge work of an owner, such as parsing JSON; None: it may begin.
+
+        Long work, and any work while no budget is left, waits for the future. If the future is
+        cancelled, nothing is charged.
+        """
+        if cost <= _WAITING_COST and self.budget > 0:
+            self.spend(cost, owner)
+            return None
+        work = _Work(cost, owner)
+        self._work.add(work)
+        self._schedule()
+        return work.begun
+
     def wait(self, parser: Parser) -> None:
-        """Queue a connection after the waiting connections of its owner."""
-        if parser not in self._owners:
-            owner = self._owners[parser] = parser.owner
-            self._waiting.setdefault(owner, OrderedDict())[parser] = None
+        """Queue a connection after the waiting connections of its owner and kind."""
+        self._waiting.add(parser)
         self._schedule()
 
     def forget(self, parser: Parser) -> None:
         """Remove a connection from the queue."""
-        if parser in self._owners:
-            owner = self._owners.pop(parser)
-            del self._waiting[owner][parser]
-            if not self._waiting[owner]:
-                del self._waiting[owner]
+        self._waiting.remove(parser)
+
+    def move(self, parser: Parser) -> None:
+        """Queue a waiting connection again, because its owner has changed."""
+        if parser in self._waiting:
+            self._waiting.remove(parser)
+            self._waiting.add(parser)
 
     def _schedule(self) -> None:
         if not self._scheduled:
@@ -96,19 +105,25 @@ class ParseTurns:
         self._parses_waiting = True
         try:
             while self._waiting and self.budget > _FRESH_COST:
-                owner, parsers = next(iter(self._waiting.items()))
-                parser = next(iter(parsers))
-                self._waiting.move_to_end(owner)
-                self.forget(parser)
-                parser.parse_more()
+                self._waiting.pop().parse_more()
+            self._begin_work(self.budget - _WAITING_COST)
         finally:
             self._parses_waiting = False
-            if self._waiting:
+            if self._waiting or self._work:
                 self._pause_or_schedule()
+
+    def _begin_work(self, least: int) -> None:
+        """Begin work until the budget is `least` or less."""
+        while self._work and self.budget > least:
+            work = self._work.pop()
+            if not work.begun.done():  # its client is still there
+                self.spend(work.cost, work.owner)
+                work.begun.set_result(None)
 
     def _pause_or_schedule(self) -> None:
         """Pause if requests of owners without waiting bytes have just arrived, else schedule."""
-        until = self._others_until if self._newest in self._waiting else self._newest_until
+        newest_waits = self._waiting.has_owner(self._newest) or self._work.has_owner(self._newest)
+        until = self._others_until if newest_waits else self._newest_until
         if self._clock() < until:
             self._paused = True
             asyncio.get_running_loop().call_later(self._pause_seconds, self._resume)
@@ -118,3 +133,12 @@ class ParseTurns:
     def _resume(self) -> None:
         self._paused = False
         self._schedule()
+
+
+class _Work:
+    """Work that waits for its turn. begun: resolves when it may begin."""
+
+    def __init__(self, cost: int, owner: Hashable) -> None:
+        self.cost, self.owner = cost, owner
+        self.waiting = Waiting.SHORT if cost <= _FRESH_COST else Waiting.LONG
+        self.begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()

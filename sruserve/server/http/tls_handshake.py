@@ -15,6 +15,7 @@ from uvicorn.server import ServerState
 from sruserve.server.errors import Overloaded
 from sruserve.server.http.connections import Connections, PeerConnections
 from sruserve.server.http.intake import BufferAccount, Intake
+from sruserve.server.http.parse_queue import Waiting
 from sruserve.server.http.probes_only import ProbesOnly
 from sruserve.server.http.tls_transport import TlsTransport
 from sruserve.server.http.uvicorn_http import HttpProtocol
@@ -50,6 +51,7 @@ class TlsHandshake(asyncio.Protocol):
     _handled = 0  # bytes that OpenSSL has got
     _partial = 0  # bytes of a message that is not complete
     _certificates: Certificates
+    waiting = Waiting.HEAD  # the owner of its requests is not known yet
 
     def __init__(
         self,

@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any, cast
 
 from sruserve.server.http.intake import BufferAccount, Intake, ReceiveLimits
+from sruserve.server.http.parse_queue import Waiting
 from sruserve.server.http.parse_turns import ParseTurns
 
 _RECORD_BYTES = 16 << 10  # the longest record
@@ -63,6 +64,11 @@ class TlsTransport(asyncio.Protocol):
     def owner(self) -> Hashable:
         """The owner of the connection."""
         return getattr(self._protocol, "owner", None)
+
+    @property
+    def waiting(self) -> Waiting:
+        """What of the connection waits."""
+        return cast(ReceiveLimits, self._protocol).kind_of(len(self._encrypted))
 
     def count_handshake(self, size: int, intake: Intake) -> None:
         """Count what a client's handshake of `size` bytes leaves; raises `Overloaded`."""

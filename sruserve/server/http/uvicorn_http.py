@@ -32,6 +32,7 @@ from sruserve.server.http.heads import (
 )
 from sruserve.server.http.idle_timeout import IdleTimeout
 from sruserve.server.http.intake import BufferAccount, Intake, ReceiveLimits
+from sruserve.server.http.parse_queue import Waiting
 from sruserve.server.http.parse_turns import REQUEST_COST
 from sruserve.server.http.write_timeout import WriteTimeout
 
@@ -149,6 +150,8 @@ class HttpProtocol(ReceiveLimits, WriteTimeout, IdleTimeout):
         """Count the bytes for an owner, a tenant or a client's address; raises `Overloaded`."""
         if not self.detached:
             self._buffer_account.claim(owner)
+            if self._unparsed:
+                self._turns.move(self)
 
     def expect(self, length: int) -> None:
         """Raise `Overloaded` if a body of this length would not fit now."""
@@ -256,6 +259,19 @@ class HttpProtocol(ReceiveLimits, WriteTimeout, IdleTimeout):
         self.flow.release()
         self.forget_arrival()
         return self._peer
+
+    @property
+    def waiting(self) -> Waiting:
+        """What of the connection waits."""
+        return self.kind_of(len(self._unparsed))
+
+    def kind_of(self, size: int) -> Waiting:
+        """What `size` received bytes are that wait."""
+        if self._is_pipelined():
+            return Waiting.LONG
+        if size <= _PIECE_BYTES:
+            return Waiting.SHORT
+        return Waiting.LONG if self._in_body else Waiting.HEAD
 
     def parse_more(self) -> None:
         """Take this connection's turn: begin a request, or parse a piece of the waiting bytes."""

@@ -12,7 +12,8 @@ from sruserve.server.engine.job import Snapshot, StateOutput
 from sruserve.server.errors import InvalidRequest, MalformedBody, ServeError, StateWrongModel
 from sruserve.server.http.call import Send
 from sruserve.server.http.error_mapping import error_fields
-from sruserve.server.json_limits import check_json_size
+from sruserve.server.http.json_turns import SHORT_JSON_BYTES, turn_to_parse
+from sruserve.server.http.json_turns import Connection as TurnTaker
 from sruserve.server.json_output import json_bytes, long_json
 from sruserve.server.metrics.metrics import UNKNOWN_MODEL
 from sruserve.server.observation.observation import Description
@@ -89,7 +90,7 @@ class Session:
         self.states.life.refcount -= 1
 
 
-class Connection(Protocol):
+class Connection(TurnTaker, Protocol):
     """A connection that counts the bytes of frames until they are read."""
 
     def has_read(self, size: int) -> None: ...
@@ -126,10 +127,14 @@ class WebSocketRequest(Caller):
     def describe(self) -> Description:
         return Description("websocket", self.number, parent=self._parent)
 
+    async def turn_to_parse(self) -> None:
+        """Return when the frame may be parsed; raises `InputTooLong` if its JSON is too much."""
+        if self.cost > SHORT_JSON_BYTES:
+            await turn_to_parse(self._data, self._connection, self)
+
     def fields(self) -> dict[str, Any]:
         """The fields of the frame without its id."""
         try:
-            check_json_size(self._data)
             content = from_json(self._data)
         except ValueError as error:
             raise MalformedBody(f"the frame is not valid JSON: {error}") from None
@@ -181,6 +186,7 @@ class SessionEndpoint(Endpoint[WebSocketRequest]):
     async def serve(self, call: WebSocketRequest, tenant: Tenant) -> None:
         long, cost = call.cost > LONG_BYTES, call.cost
         try:
+            await call.turn_to_parse()
             fields = await offload(long, call.fields, cost=cost, caller=call)
         finally:
             call.drop_data()

@@ -17,6 +17,7 @@ from websockets.protocol import State
 from sruserve.server.errors import Overloaded, ServeError
 from sruserve.server.http.connections import Connections, PeerConnections
 from sruserve.server.http.intake import BufferAccount, Intake, ReceiveLimits
+from sruserve.server.http.parse_queue import Waiting
 from sruserve.server.http.parse_turns import REQUEST_COST
 from sruserve.server.http.write_timeout import WriteTimeout
 
@@ -151,6 +152,16 @@ class WebSocketProtocol(ReceiveLimits, WriteTimeout, WebSocketsSansIOProtocol):
             self._turn = self.loop.create_future()
             self._turns.wait(self)
             await self._turn
+
+    @property
+    def waiting(self) -> Waiting:
+        """What of the connection waits."""
+        return self.kind_of(len(self._unparsed))
+
+    def kind_of(self, size: int) -> Waiting:
+        """What `size` received bytes are that wait."""
+        is_short = self._turn is None and size <= _PIECE_BYTES
+        return Waiting.SHORT if is_short else Waiting.LONG
 
     def _take_turn(self) -> None:
         turn, self._turn = self._turn, None

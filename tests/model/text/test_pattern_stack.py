@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from sruserve.model.errors import FolderError
-from sruserve.model.text.codec import tokenizer_codec
 from sruserve.model.text.pattern_reader import cost_of
 from sruserve.model.text.pattern_stack import check_patterns
 from sruserve.model.text.patterns import _KNOWN, is_quick
+from sruserve.model.text.vocabulary_files import tokenizer_codec
 from tests.model.text.test_text import SPLIT, replace, with_steps
 from tests.model.text.trained_tokenizers import KINDS, trained
 

@@ -1,5 +1,6 @@
 """A message of millions of parts is refused before an object is made of each."""
 
+from collections.abc import Hashable
 from typing import Any
 
 import grpc
@@ -9,8 +10,9 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as proto
 
 from sruserve.server.errors import InputTooLong
+from sruserve.server.http.parse_turns import ParseTurns
 from sruserve.server.kserve.grpc.codec import read_request
-from sruserve.server.kserve.grpc.parts import MAX_FIELDS, check_fields
+from sruserve.server.kserve.grpc.parts import MAX_FIELDS, check_fields, parsing_cost
 from tests.server.kserve.grpc_inputs import infer
 
 STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
@@ -72,6 +74,42 @@ def test_too_many_fields_are_refused_wherever_they_are(part: bytes) -> None:
 def test_so_are_too_many_numbers_and_whatever_lies_deep(message: bytes) -> None:
     with pytest.raises(InputTooLong):
         check_fields(proto.ModelInferRequest, message)
+
+
+@pytest.mark.parametrize(
+    ("message", "waits"),
+    [
+        (contents(field(8)) * 300, False),
+        (contents(field(8) * 1100), True),
+        (contents(field(2, b"\1" * 20_000)), True),
+        (field(7, b"\1" * 60_000), False),
+        (field(7)[:-1], False),
+    ],
+    ids=["few tensors", "texts", "int", "raw contents", "half a field"],
+)
+def test_a_message_of_many_fields_has_a_cost(message: bytes, waits: bool) -> None:
+    cost = parsing_cost(proto.ModelInferRequest, message)
+    assert cost == (len(message) // 2 if waits else 0)
+
+
+def test_a_message_of_many_fields_waits_for_its_turn(
+    channel: grpc.Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    costs: list[int] = []
+    take = ParseTurns.take
+
+    def see(turns: ParseTurns, cost: int, owner: Hashable) -> Any:
+        begun = take(turns, cost, owner)
+        assert begun is not None
+        costs.append(cost)
+        return begun
+
+    monkeypatch.setattr(ParseTurns, "take", see)
+    for message in (field(7, b"\1" * 60_000), contents(field(8) * 20_000)):
+        with pytest.raises(grpc.RpcError) as caught:
+            infer(channel, message)
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert costs == [len(message) // 2]
 
 
 @given(st.integers(0, 9), st.integers(0, 9), st.integers(0, 99))

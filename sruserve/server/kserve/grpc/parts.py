@@ -9,6 +9,8 @@ from sruserve.server.json_limits import MAX_JSON_CONTAINERS
 MAX_FIELDS = MAX_JSON_CONTAINERS + (
     1 << 12
 )  # elements in `contents`, and names and shapes beside them
+_FEW_FIELDS = 1 << 10  # parsing them costs less than an answer
+_BYTES_PER_COST = 2  # those of the shortest field, in units of `http/parse_turns.py`
 _VARINT, _FIXED64, _DELIMITED, _FIXED32 = 0, 1, 2, 5  # wire types
 _LONGEST_VARINT = 10  # bytes
 
@@ -23,7 +25,7 @@ def check_fields(kind: Any, data: bytes) -> None:
     It stops at this limit, and ignores malformed messages, which the parser reports.
     """
     try:
-        fields = _count(_parts(kind.DESCRIPTOR), data)
+        fields = _count(_parts(kind.DESCRIPTOR), data, MAX_FIELDS)
     except IndexError:
         return
     if fields > MAX_FIELDS:
@@ -33,15 +35,24 @@ def check_fields(kind: Any, data: bytes) -> None:
         )
 
 
-def _count(parts: Parts, data: bytes) -> int:
-    """The fields of a message, with a lower bound of its numbers; stops beyond `MAX_FIELDS`.
+def parsing_cost(kind: Any, data: bytes) -> int:
+    """What parsing a message of a kind costs at most; 0: less than an answer."""
+    try:
+        fields = _count(_parts(kind.DESCRIPTOR), data, _FEW_FIELDS)
+    except IndexError:
+        return 0  # few fields precede the error
+    return len(data) // _BYTES_PER_COST if fields > _FEW_FIELDS else 0
+
+
+def _count(parts: Parts, data: bytes, limit: int) -> int:
+    """The fields of a message, with a lower bound of its numbers; stops beyond the limit.
 
     Raises `IndexError` if the message ends within a field.
     """
     fields, unread = 0, [(parts, 0, len(data))]
-    while unread and fields <= MAX_FIELDS:
+    while unread and fields <= limit:
         parts, at, end = unread.pop()
-        while at < end and fields <= MAX_FIELDS:
+        while at < end and fields <= limit:
             fields += 1
             if (tag := data[at]) < 128:  # nearly always; a function call would be slow here
                 at += 1

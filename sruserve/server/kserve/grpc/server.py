@@ -12,6 +12,7 @@ from grpc_health.v1 import health_pb2
 
 from sruserve.server.ending import GRPC_SECONDS
 from sruserve.server.http.errors import RouteNotFound
+from sruserve.server.http.parse_turns import ParseTurns
 from sruserve.server.kernel_buffers import limit_buffers_of_port
 from sruserve.server.kserve.grpc.codec import parse
 from sruserve.server.kserve.grpc.connection_shares import ConnectionShares
@@ -56,6 +57,7 @@ class GrpcServer:
     """KServe v2 and gRPC's health protocol on a port of their own.
 
     connections: the limit of open connections.
+    parse_turns: of all connections of the event loop.
     hello_seconds: for the handshake of an HTTP/2 connection. clock: monotonic seconds.
     port: its port, once started.
     probes: the limits of its probes.
@@ -69,6 +71,7 @@ class GrpcServer:
         lifecycle: Lifecycle,
         inference: Inference,
         connections: int,
+        parse_turns: ParseTurns,
         certificates: Certificates | None = None,
         hello_seconds: int = DEFAULT_TUNING.grpc_hello_seconds,
         clock: Callable[[], float] = time.monotonic,
@@ -81,7 +84,7 @@ class GrpcServer:
         self._looking: asyncio.Task[None] | None = None
         self._server = new_server(_options(settings, connections, hello_seconds))
         self.probes = Probes(inference.ready)
-        service = GrpcService(settings, lifecycle, inference)
+        service = GrpcService(settings, lifecycle, inference, parse_turns)
         self._server.add_registered_method_handlers(SERVICE, service.handlers(self.probes))
         self._server.add_registered_method_handlers(
             _HEALTH, _Health(inference).handlers(self.probes)

@@ -11,15 +11,18 @@ from tritonclient.grpc import service_pb2 as proto
 
 from sruserve.server.auth import Tenant
 from sruserve.server.errors import InputTooLong, Unsupported
+from sruserve.server.http.parse_turns import ParseTurns
 from sruserve.server.kserve.choosing import reply_numbers
 from sruserve.server.kserve.errors import explain
 from sruserve.server.kserve.grpc.call import GrpcCall, GrpcEndpoint, Metadata
 from sruserve.server.kserve.grpc.calls import ConcurrentCallLimit
 from sruserve.server.kserve.grpc.codec import parse, read_request, write_response
+from sruserve.server.kserve.grpc.parts import parsing_cost
 from sruserve.server.kserve.grpc.probes import Probes
 from sruserve.server.kserve.inference import Inference
+from sruserve.server.kserve.messages import InferRequest
 from sruserve.server.lifecycle import Lifecycle
-from sruserve.server.offload import LONG_BYTES, offload
+from sruserve.server.offload import LONG_BYTES, offload, owner
 from sruserve.server.settings import Settings
 from sruserve.server.tasks.limits import NUMBER_BYTES
 
@@ -30,10 +33,15 @@ Answer = Callable[[Any], Awaitable[Mapping[str, Any]]]
 
 
 class GrpcService:
-    """Answers in tritonclient's messages. It parses requests itself to report malformed ones."""
+    """Answers in tritonclient's messages. It parses requests itself to report malformed ones.
 
-    def __init__(self, settings: Settings, lifecycle: Lifecycle, inference: Inference) -> None:
-        self._lifecycle, self._inference = lifecycle, inference
+    turns: those of the event loop's connections.
+    """
+
+    def __init__(
+        self, settings: Settings, lifecycle: Lifecycle, inference: Inference, turns: ParseTurns
+    ) -> None:
+        self._lifecycle, self._inference, self._turns = lifecycle, inference, turns
         tenants = lifecycle.tenants
         self._infer = GrpcEndpoint(f"/{SERVICE}/ModelInfer", tenants)
         self._control = GrpcEndpoint(f"/{SERVICE}", tenants)
@@ -92,7 +100,7 @@ class GrpcService:
         with self._lifecycle.answering:
             cost = len(data)
             rpc.count_body(self._inference.limits, cost)
-            request = await offload(cost > LONG_BYTES, read_request, data, cost=cost)
+            request = await self._read(data, rpc)
             del data
             rpc.id = request.id
             self._inference.admit(tenant, request.model, request.version, cost)
@@ -102,6 +110,16 @@ class GrpcService:
             with self._inference.reserve_reply(request, response):
                 long = size > LONG_BYTES
                 return await offload(long, write_response, response, cost=size, caller=rpc)
+
+    async def _read(self, data: bytes, rpc: GrpcCall) -> InferRequest:
+        """Parse an inference: a long one on a thread, one of many fields in its turn."""
+        size = len(data)
+        if size > LONG_BYTES:
+            return await offload(True, read_request, data, cost=size)
+        cost = parsing_cost(proto.ModelInferRequest, data)
+        if cost and (begun := self._turns.take(cost, owner.get())) is not None:
+            await rpc.wait(begun)
+        return read_request(data)
 
     async def _ask(
         self, answer: Answer, kind: Any, reply: Any, data: bytes, rpc: GrpcCall, tenant: Tenant

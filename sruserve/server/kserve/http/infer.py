@@ -7,6 +7,7 @@ import numpy as np
 from sruserve.server.auth import Tenant, Tenants
 from sruserve.server.errors import InvalidRequest
 from sruserve.server.http.call import HttpCall
+from sruserve.server.http.json_turns import SHORT_JSON_BYTES, turn_to_parse
 from sruserve.server.http.request_head import JSON_TYPE
 from sruserve.server.json_limits import check_json_size
 from sruserve.server.kserve.choosing import reply_numbers
@@ -72,7 +73,10 @@ class InferEndpoint(KServeEndpoint):
         body = await self._body(call)
         self._inference.admit(tenant, model, version, len(body))
         long = len(body) > LONG_BYTES
-        arguments = model, version, body, call.header(HEADER_LENGTH)
+        json_bytes = _header_length(call.header(HEADER_LENGTH), len(body))
+        if json_bytes > SHORT_JSON_BYTES and not long:
+            await turn_to_parse(body[:json_bytes], call.connection, call)
+        arguments = model, version, body, json_bytes
         request = await offload(long, self._parse, *arguments, cost=len(body), caller=call)
         return request, len(body)
 
@@ -91,8 +95,7 @@ class InferEndpoint(KServeEndpoint):
         call.count_body(self._limits, unpacking.size)
         return unpacking.body
 
-    def _parse(self, model: str, version: str, body: bytes, length: str | None) -> InferRequest:
-        json_bytes = _header_length(length, len(body))
+    def _parse(self, model: str, version: str, body: bytes, json_bytes: int) -> InferRequest:
         if json_bytes == 0 and body:
             return self._raw_request(model, version, body)
         check_json_size(body[:json_bytes])

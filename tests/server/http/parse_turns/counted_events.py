@@ -37,7 +37,7 @@ class Counted:
     def _beat(self) -> None:
         if self._counts:
             self.max_in_turn = max(self.max_in_turn, self._now)
-        self._counts, self._now = self.all > self.after, 0
+        self._counts, self._now = not self.after or self.all > self.after, 0
         if self.loop is not None:
             self.loop.call_soon(self._beat)
 
@@ -48,8 +48,12 @@ class Counted:
         *,
         after: int = 0,
         closed: bool = False,
+        last: tuple[socket.socket, bytes] | None = None,
     ) -> None:
-        """Let all of it come within one turn. closed: and let the clients leave behind it."""
+        """Let all of it come within one turn. closed: and let the clients leave behind it.
+
+        last: another connection, and what comes over it after all others.
+        """
         assert self.loop is not None
         held, gate = threading.Event(), threading.Event()
 
@@ -65,6 +69,8 @@ class Counted:
             each.settimeout(60)
             if closed:
                 each.close()
+        if last is not None:
+            last[0].sendall(last[1])
         self.max_in_turn = self.all = self._now = 0
         self.after, self._counts = after, not after
         gate.set()

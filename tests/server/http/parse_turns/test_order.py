@@ -5,6 +5,7 @@ from collections.abc import Callable, Hashable
 
 import pytest
 
+from sruserve.server.http.parse_queue import Waiting
 from sruserve.server.http.parse_turns import ParseTurns
 from tests.server.hand_clock import HandClock
 
@@ -18,8 +19,10 @@ class _Waiting:
         pieces: int,
         done: Callable[["_Waiting"], None],
         owner: Hashable = None,
+        waiting: Waiting = Waiting.LONG,
     ) -> None:
-        self.turns, self.pieces, self._done, self.owner = turns, pieces, done, owner
+        self.turns, self.pieces, self._done = turns, pieces, done
+        self.owner, self.waiting = owner, waiting
 
     def parse_more(self) -> None:
         self.turns.spend(1024, self.owner)
@@ -61,6 +64,69 @@ def test_owners_take_turns_however_many_connections_each_has() -> None:
         assert order[:8:2] == greedy[:4]
         assert order[1:8:2] == modest * 2
         assert order[8:] == greedy[4:] + 2 * greedy
+
+    asyncio.run(run())
+
+
+def test_an_owners_short_requests_and_heads_do_not_wait_for_its_long_ones() -> None:
+    async def run() -> None:
+        turns = ParseTurns()
+        order: list[_Waiting] = []
+        long = [_Waiting(turns, 4, order.append) for _ in range(100)]
+        heads = [_Waiting(turns, 2, order.append, waiting=Waiting.HEAD) for _ in range(2)]
+        short = [_Waiting(turns, 1, order.append, waiting=Waiting.SHORT) for _ in range(3)]
+        for each in long + heads + short:
+            turns.wait(each)
+        while turns._waiting:
+            await asyncio.sleep(0)
+        assert order[:9:3] == long[:3]
+        assert order[1:9:3] == [*heads, heads[0]]
+        assert order[2:9:3] == short
+        assert order[9:12] == [long[3], heads[1], long[4]]
+        assert len(order) == 400 + 4 + 3
+
+    asyncio.run(run())
+
+
+def test_a_connection_waits_among_those_of_its_new_owner() -> None:
+    async def run() -> None:
+        turns = ParseTurns()
+        order: list[_Waiting] = []
+        many = [_Waiting(turns, 1, order.append, "address") for _ in range(100)]
+        for each in many:
+            turns.wait(each)
+        (last := many[-1]).owner = "tenant"
+        turns.move(last)
+        while turns._waiting:
+            await asyncio.sleep(0)
+        turns.move(last)  # it does not wait
+        assert not turns._waiting
+        assert order.index(last) == 1
+
+    asyncio.run(run())
+
+
+def test_a_turn_begins_one_long_work_and_short_work_while_budget_is_left() -> None:
+    async def run() -> None:
+        turns = ParseTurns()
+        begun: list[list[int]] = [[]]
+
+        async def work(number: int, cost: int) -> None:
+            if (turn := turns.take(cost, "one")) is not None:
+                await turn
+            begun[-1].append(number)
+
+        tasks = [asyncio.create_task(work(number, 100_000)) for number in range(3)]
+        tasks += [asyncio.create_task(work(number, 3000)) for number in range(3, 23)]
+        leaves = turns.take(100_000, "one")
+        assert leaves is not None
+        leaves.cancel()
+        while not all(task.done() for task in tasks):
+            await asyncio.sleep(0)
+            begun.append([])
+        assert next(filter(None, begun)) == list(range(3, 16))
+        assert max(sum(number < 3 for number in turn) for turn in begun) == 1
+        assert sorted(number for turn in begun for number in turn) == list(range(23))
 
     asyncio.run(run())
 
