@@ -74,12 +74,17 @@ class _Uncuttable(Exception):
     """The part of a tokenizer that may change ids beside a cut."""
 
 
-def cuts_of(tokenizer: Tokenizer, entries: Sequence[str]) -> Cuts:
-    """How to cut texts for a tokenizer with these entries."""
+def cuts_of(tokenizer: Tokenizer, entries: Sequence[str], *, is_slow: bool) -> Cuts:
+    """How to cut texts for a tokenizer with these entries.
+
+    is_slow: texts may not be normalized to find a cut.
+    """
     normalizer = tokenizer.normalizer
     normalize = None if normalizer is None else normalizer.normalize_str
     try:
         steps = steps_of(normalizer)
+        if is_slow:
+            raise _Uncuttable("normalizer Replace, with a regular expression,")
         others = [step for step in steps if step.get("prepend") != SPACE_MARK]
         prepends = len(others) < len(steps)
         mark = _mark(others)

@@ -16,13 +16,18 @@ def max_normalized(growth: float, text: str) -> float:
     return growth * size
 
 
-def is_too_long(tokenizer: Any, growth: float, text: str, max_characters: int) -> bool:
+def is_too_long(
+    tokenizer: Any, growth: float, text: str, max_characters: int, *, is_slow: bool = False
+) -> bool:
     """Whether a text has more than `max_characters` once it is normalized.
 
     growth: the largest factor by which the normalizers can lengthen a text, in UTF-8 bytes.
+    is_slow: the text is not normalized, so that each that could be too long is.
     """
     if max_normalized(growth, text) <= max_characters:
         return False
+    if is_slow:
+        return True
     normalizer, size, length = tokenizer.normalizer, max(1, int(_PIECE / growth)), 0
     for begin in range(0, len(text), size):
         piece = text[begin : begin + size]

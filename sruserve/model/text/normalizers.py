@@ -55,6 +55,18 @@ def work(tokenizer: Mapping[str, Any]) -> float:
     return float(growth(tokenizer) * max(1, prefixes) * max(1, copies) * each)
 
 
+def is_slow(tokenizer: Mapping[str, Any]) -> bool:
+    """Whether the time of a normalizer's regular expression has no known bound.
+
+    The library normalizes a text without releasing the interpreter, unless it also looks it up.
+
+    tokenizer: the content of a tokenizer.json.
+    """
+    steps = _steps(tokenizer.get("normalizer"))
+    patterns = [step["pattern"].get("Regex") for step in steps if "pattern" in step]
+    return not all(pattern is None or is_quick(pattern) for pattern in patterns)
+
+
 def _lookups(model: Mapping[str, Any]) -> float:
     """Estimate the look-ups for one character of normalized text."""
     affixes = (model.get("continuing_subword_prefix"), model.get("end_of_word_suffix"))

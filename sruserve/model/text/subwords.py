@@ -28,8 +28,9 @@ class Subwords:
     def __init__(self, file: TokenizerFile, max_normalized: int = MAX_NORMALIZED) -> None:
         self._tokenizer = file.tokenizer
         self._tokenizer.post_processor = None  # its places of the first id depend on the chunk
-        self._cuts = cuts_of(file.tokenizer, file.entries)
+        self._cuts = cuts_of(file.tokenizer, file.entries, is_slow=file.is_slow)
         self.growth, self._max_normalized = file.growth, max_normalized
+        self._is_slow = file.is_slow
         self.size, self.work, self.frame = len(file.entries), file.work, file.frame
         self.pieces, self.ends = file.written.pieces, file.written.ends
         self.characters = file.characters
@@ -106,10 +107,12 @@ class Subwords:
 
     def _check(self, part: str) -> None:
         """Raise `TextError` if a text that cannot be cut is too long once it is normalized."""
-        if is_too_long(self._tokenizer, self.growth, part, self._max_normalized):
+        if is_too_long(
+            self._tokenizer, self.growth, part, self._max_normalized, is_slow=self._is_slow
+        ):
             raise TextError(
                 f"a text without a place to cut has {len(part):,} characters, and the tokenizer "
-                f"makes more than {self._max_normalized:,} of them: insert spaces or send less"
+                f"may make more than {self._max_normalized:,} of them: insert spaces or send less"
             )
 
     def _place(self, text: str, begin: int, end: int) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from sruserve.model.errors import FolderError, brief, faults
 from sruserve.model.json_names import load_json
 from sruserve.model.text.decoders import Written, written
 from sruserve.model.text.frames import Frame, Ids, frame_of
-from sruserve.model.text.normalizers import growth, work
+from sruserve.model.text.normalizers import growth, is_slow, work
 from sruserve.model.text.pattern_stack import check_patterns
 
 _LONGEST_ENTRY = 1024  # bytes; limited because replies repeat entries
@@ -25,6 +25,7 @@ class TokenizerFile:
     source: its name in error messages. entries: by id.
     growth: the largest factor by which it lengthens a text before it looks it up, in UTF-8 bytes.
     work: estimated look-ups for a character of a text.
+    is_slow: its normalizers may not run where they hold the interpreter.
     """
 
     source: str
@@ -32,6 +33,7 @@ class TokenizerFile:
     entries: tuple[str, ...]
     growth: float
     work: float
+    is_slow: bool
     written: Written
     frame: Frame | None
 
@@ -51,7 +53,7 @@ def read_tokenizer(content: bytes, source: object) -> TokenizerFile:
         described = load_json(content)
         check_patterns(described)
         factor = growth(described)  # before the library can run the normalizers
-        effort = work(described)
+        effort, slow = work(described), is_slow(described)
         del described
         tokenizer = Tokenizer.from_buffer(content)
         _check_added(tokenizer)
@@ -75,7 +77,7 @@ def read_tokenizer(content: bytes, source: object) -> TokenizerFile:
         raise FolderError(f"{source} must number its {size} entries from 0 without gaps")
     if frame is not None and max([*frame.prefix, *frame.suffix, 0]) >= size:
         raise FolderError(f"{source}: its post-processor adds ids that are no entries")
-    return TokenizerFile(str(source), tokenizer, known, factor, effort, texts, frame)
+    return TokenizerFile(str(source), tokenizer, known, factor, effort, slow, texts, frame)
 
 
 def _check_added(tokenizer: Tokenizer) -> None:

@@ -110,8 +110,8 @@ class Words:
         for match in self._piece.finditer(text):
             if is_too_long(self._tokenizer, self.growth, match[0], self._max_normalized):
                 raise TextError(
-                    f"a word has {len(match[0]):,} characters, and the tokenizer makes more than "
-                    f"{self._max_normalized:,} of them: insert white space"
+                    f"a word has {len(match[0]):,} characters, and the tokenizer may make more "
+                    f"than {self._max_normalized:,} of them: insert white space"
                 )
 
     def _ids_of(self, text: str) -> Ids:

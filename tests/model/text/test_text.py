@@ -473,7 +473,7 @@ def test_a_text_without_cuts_that_normalizers_make_too_long_is_refused(
     for text in ("b" * 1600, "a" * 100):  # only what they do make longer counts
         assert len(codec.encode(text)[0]) == 1
     for read in (codec.encode, codec.locate):
-        with pytest.raises(TextError, match=r"101 characters, and the tokenizer makes more"):
+        with pytest.raises(TextError, match=r"101 characters, and the tokenizer may make more"):
             read("a" * 101)
 
 
@@ -486,8 +486,18 @@ def test_characters_of_several_bytes_that_become_as_many_of_one_byte_count_as_th
     assert isinstance(codec, Words) == (not across)
     assert len(codec.encode("\N{GRINNING FACE}" * 400)[0]) == 1
     for read in (codec.encode, codec.locate):
-        with pytest.raises(TextError, match=r"401 characters, and the tokenizer makes more"):
+        with pytest.raises(TextError, match=r"401 characters, and the tokenizer may make more"):
             read("\N{GRINNING FACE}" * 401)
+
+
+def test_a_text_is_not_normalized_under_the_interpreter_by_a_slow_expression() -> None:
+    slow = replace("b" * 15, Regex="a{0,5}(?!a|\\z)")  # hours, if there were more of these
+    codec = tokenizer_codec(with_steps(slow), "", max_normalized=16 * 100)
+    assert "regular expression" in str(codec.whole_because), "to cut would normalize, too"
+    for read in (codec.encode, codec.locate):
+        assert len(read("b" * 100)[0]) == 1
+        with pytest.raises(TextError, match=r"101 characters, and the tokenizer may make more"):
+            read("b" * 101)
 
 
 def test_bytes_are_ranked_as_listed() -> None:
