@@ -16,7 +16,7 @@ from tests.preloaded import Preloaded
 from tests.support import save_random_model
 
 IMPORT = """
-import resource, signal, sys
+import resource, sys, time
 from sruserve.cli import main
 from sruserve.model import folder
 if sys.argv.pop(1) == "full":
@@ -26,7 +26,8 @@ else:
 
     def stay(*arguments):
         print("written", flush=True)
-        signal.pause()
+        while True:  # a single wait would miss a signal that arrives just before it
+            time.sleep(0.05)
 
     folder.load_model = stay
 main()

@@ -233,7 +233,7 @@ def test_a_path_that_no_file_can_have_is_reported_with_its_setting(name: str, pa
 
 
 def test_workers_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sruserve.server.settings.usable_cores", lambda: 8)
+    monkeypatch.setattr("sruserve.server.settings.usable_cores", lambda *_: 8)
     assert engine_limits(load_settings()).threads == 8
     assert engine_limits(load_settings(workers=3)).threads == 2
     assert engine_limits(load_settings(workers=20)).threads == 1
