@@ -32,7 +32,7 @@ class Steps:
 
         monkeypatch.setattr(ModelRunner, "step", gated_step)
         # on the event loop, a step that waits would hold all requests
-        monkeypatch.setattr(Engine, "_gathers", lambda engine, job: False)
+        monkeypatch.setattr(Engine, "_answered_here", lambda engine, job: False)
 
     def hold(self, of: Application | Engine | None = None) -> None:
         """Hold the steps of one engine, or of those that a server has now; None: of all."""

@@ -43,7 +43,7 @@ def main() -> None:
 
     for changed, name, value in (
         (ModelRunner, "step", slow_step),
-        (Engine, "_gathers", lambda engine, job: False),  # else the event loop is slow
+        (Engine, "_answered_here", lambda engine, job: False),  # else the event loop is slow
         (lifecycle, "LAST_WORDS_SECONDS", 60.0),
         (lifecycle, "FORCE_SECONDS", 180.0),
         (run, "CLOSE_SECONDS", 60),

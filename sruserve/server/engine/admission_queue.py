@@ -3,7 +3,6 @@
 import math
 import operator
 import time
-from asyncio import AbstractEventLoop
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from queue import Empty, SimpleQueue
@@ -31,8 +30,6 @@ class AdmissionQueue:
 
     The receiving thread has the engine's turn, which another thread may borrow while the receiver
     waits for a first message.
-
-    gathered: admitted jobs that an event loop answers itself once it has borrowed the turn.
     """
 
     def __init__(self, config: EngineConfig, clock: Callable[[], float] = time.monotonic) -> None:
@@ -43,7 +40,6 @@ class AdmissionQueue:
         self._turn = Lock()
         self._turn.acquire()  # of the receiving thread
         self._unreceived = 0  # messages that the receiver has not seen while it has the turn
-        self.gathered: dict[AbstractEventLoop, list[Job]] = {}
         self._closed = False
         self._bounds = (
             config.max_queue_requests,
@@ -69,12 +65,7 @@ class AdmissionQueue:
 
     @property
     def empty(self) -> bool:
-        return not self._returned and self._messages.empty() and not self.gathered
-
-    @property
-    def lends_turn(self) -> bool:
-        """Whether the receiver waits, and has no messages."""
-        return not (self._unreceived or self._turn.locked())
+        return not self._returned and self._messages.empty()
 
     def check(self, cost: int, tenant: Hashable) -> None:
         """Raise `Overloaded` if a job of `cost` bytes would not be admitted now."""
@@ -96,28 +87,13 @@ class AdmissionQueue:
         """Queue a job, from any thread; raises `Overloaded`, or `Draining` after `close`."""
         with self._lock:
             self._admit(job)
-            self._put(job)
+            self._unreceived += 1
+            self._messages.put(job)
 
-    def gather(self, job: Job) -> bool:
-        """Admit a job for its event loop, which calls; return whether it is the loop's first.
-
-        Raises as `submit`.
-        """
+    def admit(self, job: Job) -> None:
+        """Count a job that the borrower of the turn takes at once; raises as `submit`."""
         with self._lock:
             self._admit(job)
-            gathered = self.gathered.setdefault(job.loop, [])
-            gathered.append(job)
-        return len(gathered) == 1
-
-    def take_gathered(self, loop: AbstractEventLoop) -> list[Job]:
-        """Take the jobs that an event loop has gathered, which has borrowed the turn."""
-        with self._lock:
-            return self.gathered.pop(loop)
-
-    def queue_gathered(self, loop: AbstractEventLoop) -> None:
-        """Queue the jobs that an event loop has gathered."""
-        with self._lock:
-            self._put(*self.gathered.pop(loop, ()))
 
     def _admit(self, job: Job) -> None:
         if self._closed:
@@ -135,13 +111,12 @@ class AdmissionQueue:
             self._gap_start = self._clock()
         self._waiting = waiting
 
-    def borrow_turn(self, loop: AbstractEventLoop | None = None) -> bool:
+    def borrow_turn(self) -> bool:
         """Borrow the receiver's turn, from any thread; False: it does not wait, or has messages.
 
-        Until `return_turn`, the receiver does nothing. loop: may have gathered jobs, which calls.
+        Until `return_turn`, the receiver does nothing.
         """
-        gathered = len(self.gathered) - (loop in self.gathered)
-        if self._unreceived or gathered or not self._turn.acquire(blocking=False):
+        if self._unreceived or not self._turn.acquire(blocking=False):
             return False
         if self._unreceived:
             self._turn.release()
@@ -155,10 +130,8 @@ class AdmissionQueue:
     def drop(self, cached: CachedState) -> None:
         """Have a cached state freed after all jobs submitted so far; from any thread."""
         with self._lock:
-            for jobs in self.gathered.values():  # they may use it
-                self._put(*jobs)
-            self.gathered.clear()
-            self._put(cached)
+            self._unreceived += 1
+            self._messages.put(cached)
 
     def wake(self) -> None:
         """Make a waiting `receive` return."""
@@ -210,11 +183,6 @@ class AdmissionQueue:
     def put_back(self, jobs: list[Job]) -> None:
         """Have received jobs received again, before all others; for the receiving thread."""
         self._returned = jobs
-
-    def _put(self, *messages: Job | CachedState) -> None:
-        self._unreceived += len(messages)
-        for message in messages:
-            self._messages.put(message)
 
     def _check(self, amounts: Sequence[int]) -> None:
         """Refuse a request that does not fit; one that would wait alone may have any size."""

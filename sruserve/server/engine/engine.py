@@ -2,7 +2,6 @@
 
 import logging
 import time
-from asyncio import AbstractEventLoop
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
@@ -52,7 +51,6 @@ _log = logging.getLogger(__name__)
 _BURSTS = (16, 64)  # steps on a CPU, where a request may end a burst, and on a GPU
 _BURST_SECONDS = 0.0125  # of a burst on a GPU: a new request waits for up to two
 _TURN_SECONDS = 0.005  # of a burst on a CPU while other decoding sequences wait for their turn
-_HANDOVER_SECONDS = 50e-6  # of a job, to another thread and back, beside other jobs
 _STEPS_BESIDE = 4  # of a burst on a GPU, in the time that the host launches the kernels of a step
 
 
@@ -264,40 +262,27 @@ class Engine(JobEngine):
         self._polls = self._has_news or self._draining
         self._answer(self._admission_queue.receive(self.report_seconds if self._polls else None))
 
-    def _gathers(self, job: Job) -> bool:
-        """Whether the event loop answers a job that takes less time than to wake two threads.
-
-        It does so after its turn, together with others.
-        """
+    def _answered_here(self, job: Job) -> bool:
+        """Answer a job on its event loop if that takes less time than to wake two threads."""
         if (
             not job.kind.quick
             or self._on_gpu
-            or self.alone
             or job.steps > self._threads.small_rows
             or self._scheduler.input_seconds(job.steps) >= self.short_seconds
+            or not self._borrow_turn()
         ):
             return False
-        if self._admission_queue.gather(job):
-            job.loop.call_soon(self._answer_gathered, job.loop)
-        return True
-
-    def _answer_gathered(self, loop: AbstractEventLoop) -> None:
-        """Answer the jobs of a turn of the event loop, which calls, or have the thread do it."""
-        jobs = self._admission_queue.gathered.get(loop, ())
-        is_quick = len(jobs) == 1 or self._is_quick(jobs)
-        if self._draining or not is_quick or not self._borrow_turn(loop):
-            self._admission_queue.queue_gathered(loop)
-            return
         try:
-            jobs = self._admission_queue.take_gathered(loop)
+            self._admission_queue.admit(job)
             with self._mode:
-                self._take_turn(partial(self._answer, jobs), loop)
+                self._take_turn(partial(self._answer, [job]), job.loop)
         finally:
             self._return_turn()
+        return True
 
-    def _borrow_turn(self, loop: AbstractEventLoop | None = None) -> bool:
+    def _borrow_turn(self) -> bool:
         """Borrow the turn of the engine's thread; False: the thread has something to do."""
-        if not self._admission_queue.borrow_turn(loop):
+        if not self._admission_queue.borrow_turn():
             return False
         if not self._scheduler.idle:
             self._admission_queue.return_turn()
@@ -306,18 +291,10 @@ class Engine(JobEngine):
 
     def _return_turn(self) -> None:
         """Give the turn back. The thread wakes if there is more to do, or to report."""
-        if (self._has_news and not self._polls) or self._scheduler.busy:
+        if (self._has_news and not self._polls) or not self._scheduler.idle:
             self._polls = True
             self._admission_queue.wake()
         self._admission_queue.return_turn()
-
-    def _is_quick(self, jobs: Sequence[Job]) -> bool:
-        """Whether a step of short jobs takes the event loop less time than to hand them over."""
-        if not jobs:
-            return False
-        steps = sum([job.steps for job in jobs])
-        limit = min(self.short_seconds + len(jobs) * _HANDOVER_SECONDS, 4 * self.short_seconds)
-        return steps <= self._threads.small_rows and self._scheduler.input_seconds(steps) < limit
 
     def _answer(self, messages: Sequence[Job | CachedState]) -> None:
         """Answer jobs in one step; else the scheduler takes all that arrived, and its next step."""

@@ -405,6 +405,7 @@ class Job:
     priority: a tenant's waiting jobs with the smallest number get most of its share.
     continues: the job continues the work of an `Engine.continuing` block, also during a drain.
     queues: the job counts in the admission queue. False: it is a step of work that was admitted.
+    alone: nothing else waits on `loop`, which submits the job: a short step may run there.
     """
 
     kind: JobKind
@@ -425,6 +426,7 @@ class Job:
     priority: int = 0
     continues: bool = False
     queues: bool = True
+    alone: bool = False
     submitted: float = 0.0
     begun: float = 0.0
     added: Added | None = None

@@ -157,11 +157,11 @@ class JobEngine:
             raise EmptyInput("the request has no inputs: send at least one")
         self._check(job)
         job.submitted = self._clock()
-        if not self._gathers(job):
+        if not (job.alone and self._answered_here(job)):
             self._admission_queue.submit(job)
 
-    def _gathers(self, job: Job) -> bool:
-        """Have the job's event loop, which calls, answer it; False: it has to be queued."""
+    def _answered_here(self, job: Job) -> bool:
+        """Answer a job on its event loop, which calls; False: it has to be queued."""
         del job
         return False
 

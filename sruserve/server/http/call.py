@@ -66,6 +66,7 @@ class Connection(Protocol):
     def expect(self, length: int) -> None: ...
     def reading(self, size: int) -> None: ...
     def has_read(self) -> None: ...
+    def is_alone(self) -> bool: ...
     def is_receiving(self, scope: Message) -> bool: ...
 
 
@@ -227,6 +228,10 @@ class HttpCall(Caller):
             headers.append((b"connection", b"close"))  # nothing more is read from this client
         await self.start(status, headers)
         await self.send(body)
+
+    @property
+    def alone(self) -> bool:
+        return self.connection is not None and self.connection.is_alone()
 
     def watch(self, done: asyncio.Future[Any]) -> None:
         connection = self.connection

@@ -173,6 +173,10 @@ class HttpProtocol(ReceiveLimits, WriteTimeout, IdleTimeout):
         self._app_body_bytes = 0
         self._buffer_account.lower(self._buffered_bytes())
 
+    def is_alone(self) -> bool:
+        """Whether the worker has no request on any connection but one that runs."""
+        return len(self.tasks) == 1
+
     def is_receiving(self, scope: Any) -> bool:
         """Whether the body of this request is incomplete."""
         return self._in_body and self.scope is scope

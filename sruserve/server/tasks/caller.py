@@ -67,6 +67,11 @@ class Caller:
         """Whether the client has left."""
         return self._disconnected
 
+    @property
+    def alone(self) -> bool:
+        """Whether no other request waits on the event loop, as far as the protocol knows."""
+        return False
+
     def watch(self, done: asyncio.Future[Any]) -> None:
         """Cancel `done` when the client leaves."""
         self._running = done
@@ -161,6 +166,10 @@ class StepCaller(Caller):
     def counts(self) -> bool:
         """Whether the reply counts: the step was computed, and not read from the store."""
         return bool(self._holds)
+
+    @property
+    def alone(self) -> bool:
+        return self._caller.alone
 
     @contextmanager
     def counted(self, limits: InputLimits, size: int) -> Iterator[None]:

@@ -111,6 +111,7 @@ async def compute(
         input_bytes=cost,
         deadline=limits.deadline(request.timeout_ms),
         priority=served.tenant.priority(request.priority),
+        alone=caller.alone,
     )
     has_many_states = state_output is StateOutput.COPY and len(items) > MAX_INLINE_STATES
     size = numbers + INPUT_CHARACTERS * len(items)

@@ -89,10 +89,7 @@ class Counts:
 
 
 class Driver:
-    """A started engine; use it as a context manager.
-
-    gathers: whether the event loop answers short jobs; False: the engine's thread has all.
-    """
+    """A started engine; use it as a context manager."""
 
     def __init__(
         self,
@@ -100,13 +97,9 @@ class Driver:
         limits: EngineConfig | None = None,
         copy_stream: CopyStream | None = None,
         clock: Callable[[], float] = time.monotonic,
-        *,
-        gathers: bool = False,
     ) -> None:
         self.model, self.counts = model, Counts()
         self.engine = Engine(model, limits or EngineConfig(), self.counts, copy_stream, clock)
-        if not gathers:
-            self.engine.short_seconds = 0.0
 
     def __enter__(self) -> "Driver":
         self.engine.start()

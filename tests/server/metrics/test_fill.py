@@ -55,7 +55,7 @@ def test_a_version_that_refuses_requests_is_full_beside_an_idle_one(
 
     monkeypatch.setattr(engine._runner, "step", one_at_a_time)
     # on the event loop, a step that waits would hold all requests
-    monkeypatch.setattr(engine, "_gathers", lambda job: False)
+    monkeypatch.setattr(engine, "_answered_here", lambda job: False)
     body = {"model": f"filled@{version}", "input": "who what where " * 20}
     with ThreadPoolExecutor(QUEUE) as pool:
         replies = [pool.submit(client.post, "/v1/classify", json=body) for _ in range(QUEUE)]
