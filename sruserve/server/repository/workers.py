@@ -120,13 +120,21 @@ class Workers:
 
     async def follow(self, prepare: Prepare, forget: Forget, apply: Apply) -> None:
         self._calls = prepare, forget, apply
+        logged = ""
         while not self._alone:
             await asyncio.sleep(LOOK_SECONDS)
             try:
                 async with self._looking:
                     await self._look(prepare, forget, apply)
+                logged = ""
             except (OSError, ValueError, KeyError) as error:
-                log.error("the changes of other workers cannot be followed: %s", error)
+                if str(error) != logged:  # once, however often it is tried
+                    logged = str(error)
+                    log.error(
+                        "the changes of other workers cannot be followed: %s; restart the server "
+                        "if its temporary folder was removed",
+                        error,
+                    )
                 await asyncio.sleep(self._retry_seconds)
 
     async def _look(self, prepare: Prepare, forget: Forget, apply: Apply) -> None:

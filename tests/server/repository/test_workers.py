@@ -296,6 +296,31 @@ def test_a_worker_without_the_folder_serves_alone_and_changes_nothing(tmp_path: 
     asyncio.run(test())
 
 
+def test_a_folder_that_is_gone_is_logged_once_by_each_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    looks = 0
+    look = Workers._look
+
+    async def counted(*arguments: Any) -> None:
+        nonlocal looks
+        looks += 1
+        await look(*arguments)
+
+    monkeypatch.setattr(Workers, "_look", counted)
+
+    async def test(one: Fake, two: Fake) -> None:
+        rmtree(tmp_path / "models")
+        before = looks
+        while looks < before + 10:
+            await asyncio.sleep(0.01)
+
+    talk(test, tmp_path / "models")
+    messages = [each.message for each in caplog.records if "cannot be followed" in each.message]
+    assert len(messages) == 2
+    assert "restart the server" in messages[0]
+
+
 @pytest.mark.parametrize("commits", [False, True])
 def test_a_worker_sees_how_the_last_change_ended_before_it_makes_its_own(
     tmp_path: Path, commits: bool
