@@ -241,7 +241,6 @@ class Engine(JobEngine):
             if self._bursts.has_slots:
                 self._bursts.forget()
             self._wait_for_jobs()
-            self._report_occupancy()
         else:
             self._step()
 
@@ -260,7 +259,9 @@ class Engine(JobEngine):
     def _wait_for_jobs(self) -> None:
         """Wait for a first job. Meanwhile, an event loop may answer short ones itself."""
         self._polls = self._has_news or self._draining
-        self._answer(self._admission_queue.receive(self.report_seconds if self._polls else None))
+        messages = self._admission_queue.receive(self.report_seconds if self._polls else None)
+        if self._answer(messages):
+            self._report_occupancy()
 
     def _answered_here(self, job: Job) -> bool:
         """Answer a job on its event loop if that takes less time than to wake two threads."""
@@ -296,8 +297,11 @@ class Engine(JobEngine):
             self._admission_queue.wake()
         self._admission_queue.return_turn()
 
-    def _answer(self, messages: Sequence[Job | CachedState]) -> None:
-        """Answer jobs in one step; else the scheduler takes all that arrived, and its next step."""
+    def _answer(self, messages: Sequence[Job | CachedState]) -> bool:
+        """Answer jobs in one step, and return whether.
+
+        Else the scheduler takes all that arrived, and its next step.
+        """
         started = self._clock()
         rows, left = 0, list[Job]()
         try:
@@ -311,6 +315,7 @@ class Engine(JobEngine):
         else:
             self._scheduler.accept(messages)
             self._step()
+        return rows > 0
 
     def _finish_all(self) -> None:
         """Deliver the running completions whose jobs ask for states, with those states."""

@@ -223,7 +223,7 @@ class JobEngine:
         self._metrics.ended()
 
     def _take_turn(
-        self, turn: Callable[[], None], here: asyncio.AbstractEventLoop | None = None
+        self, turn: Callable[[], object], here: asyncio.AbstractEventLoop | None = None
     ) -> None:
         """Run a turn, and deliver its results, if not later; after a failure, all jobs end.
 

@@ -14,6 +14,8 @@ _FRESH_COST = 32 << 10
 _WAITING_COST = 4 << 10
 # Waiting bytes pause if requests of other owners have just arrived.
 _BUSY_SECONDS, _PAUSE_SECONDS = 0.02, 0.004
+# While work waits: after a longer pause, the processor would wait for it.
+_WORK_PAUSE_SECONDS = 0.001
 # Of a request, or a message of a WebSocket, that waited for an earlier one of its connection: an
 # answer takes some hundred microseconds.
 REQUEST_COST = 1 << 10
@@ -126,7 +128,8 @@ class ParseTurns:
         until = self._others_until if newest_waits else self._newest_until
         if self._clock() < until:
             self._paused = True
-            asyncio.get_running_loop().call_later(self._pause_seconds, self._resume)
+            seconds = _WORK_PAUSE_SECONDS if self._work else self._pause_seconds
+            asyncio.get_running_loop().call_later(seconds, self._resume)
         else:
             self._schedule()
 

@@ -149,8 +149,9 @@ class HttpProtocol(ReceiveLimits, WriteTimeout, IdleTimeout):
     def claim(self, owner: Hashable) -> None:
         """Count the bytes for an owner, a tenant or a client's address; raises `Overloaded`."""
         if not self.detached:
+            before = self._buffer_account.owner
             self._buffer_account.claim(owner)
-            if self._unparsed:
+            if self._unparsed and self._buffer_account.owner != before:
                 self._turns.move(self)
 
     def expect(self, length: int) -> None:

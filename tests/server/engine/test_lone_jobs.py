@@ -93,6 +93,20 @@ def test_a_stream_continues_here_and_on_the_thread(driver: Driver) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("state_output", [StateOutput.NONE, StateOutput.COPY])
+@pytest.mark.parametrize("alone", [True, False])
+def test_the_thread_does_not_wake_for_ever_after_a_job(
+    driver: Driver, alone: bool, state_output: StateOutput
+) -> None:
+    async def run() -> None:
+        for _ in range(3):
+            await ask(driver, alone=alone, state_output=state_output).results()
+        engine = driver.engine
+        await driver.until(lambda: not (engine._has_news or engine._polls))
+
+    asyncio.run(run())
+
+
 def test_what_is_held_is_reported_although_the_thread_had_nothing_to_do(driver: Driver) -> None:
     async def run() -> None:
         state = only(await ask_here(driver, state_output=StateOutput.CACHED)).state
