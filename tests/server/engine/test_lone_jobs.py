@@ -94,13 +94,12 @@ def test_a_stream_continues_here_and_on_the_thread(driver: Driver) -> None:
 
 
 @pytest.mark.parametrize("state_output", [StateOutput.NONE, StateOutput.COPY])
-@pytest.mark.parametrize("alone", [True, False])
-def test_the_thread_does_not_wake_for_ever_after_a_job(
-    driver: Driver, alone: bool, state_output: StateOutput
+def test_the_thread_does_not_wake_for_ever_after_its_jobs(
+    driver: Driver, state_output: StateOutput
 ) -> None:
     async def run() -> None:
         for _ in range(3):
-            await ask(driver, alone=alone, state_output=state_output).results()
+            await ask(driver, alone=False, state_output=state_output).results()
         engine = driver.engine
         await driver.until(lambda: not (engine._has_news or engine._polls))
 
