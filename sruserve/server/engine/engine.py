@@ -112,7 +112,7 @@ class Engine(JobEngine):
         self._burst = config.burst or _BURSTS[self._on_gpu]
         self._tier = "device" if self._on_gpu else "pool"
         self._has_news, self._next_report = False, 0.0
-        self._mode = torch.inference_mode()  # of event loops that have the turn
+        self._inference_mode = torch.inference_mode()  # of event loops that have the turn
         self._polls = False  # the thread wakes from its wait to report news
 
     @property
@@ -275,7 +275,7 @@ class Engine(JobEngine):
             return False
         try:
             self._admission_queue.admit(job)
-            with self._mode:
+            with self._inference_mode:
                 self._take_turn(partial(self._answer, [job]), job.loop)
         finally:
             self._return_turn()
