@@ -9,10 +9,11 @@ import httpx
 import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
+from websockets.exceptions import ConnectionClosed
 
 from sruserve.model.heads.regression import Regression
 from sruserve.server.app import Application
-from sruserve.server.engine.engine import Engine
+from sruserve.server.engine.job_engine import JobEngine
 from sruserve.server.tasks.complete import CompleteTask
 from sruserve.server.tasks.regress import RegressTask
 from tests.server.conftest import CHARACTERS, Serve
@@ -55,7 +56,7 @@ def drain_between_jobs(
     monkeypatch.setattr(task, work, drain_first)
 
 
-def drain(engine: Engine, seconds: float) -> None:
+def drain(engine: JobEngine, seconds: float) -> None:
     """Drain, and let the engine find that it has no job."""
     turns = engine.turns
     engine.drain(seconds)
@@ -103,6 +104,25 @@ def test_a_forecast_is_finished_while_its_engine_drains(
     engine = server.lifecycle.catalogue["load"].engine
     until(lambda: engine.ended)
     refusal(client.post("/v1/regress", json=STEPS | {"steps_ahead": AHEAD}), 503, "draining")
+
+
+def test_a_frame_that_a_stopping_engine_refuses_is_answered_by_the_state_alone(
+    running: Running,
+) -> None:
+    client, server = running
+    with open_socket(client) as socket:
+        socket.send(json.dumps({"model": "text", "prompt": "How far", "max_tokens": 1}))
+        assert json.loads(socket.recv(SECONDS))["usage"]
+        drain(server.lifecycle.catalogue["text"].engine, 60)
+        socket.send(json.dumps({"max_tokens": 5}))
+        socket.send(json.dumps({"max_tokens": 6}))
+        last = json.loads(socket.recv(SECONDS))
+        with pytest.raises(ConnectionClosed) as closed:
+            socket.recv(SECONDS)
+    assert last["error"]["code"] == "draining"
+    assert last["state"]
+    assert closed.value.rcvd is not None
+    assert closed.value.rcvd.code == 1012
 
 
 def test_a_forecast_ends_with_the_time_of_the_drain(

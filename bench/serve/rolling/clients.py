@@ -204,7 +204,7 @@ class Socket(Client):
         if "error" not in answer:
             return answer
         assert answer["error"]["code"] == "draining", answer
-        self._state = answer["state"]
+        self._state = answer["state"] or self._state  # null: the first frame was not answered
         self.continued += 1
         await socket.wait_closed()
         assert socket.close_code == _SERVICE_RESTART, socket.close_code

@@ -136,7 +136,9 @@ class WebSocketConnection:
                 await self._sessions(self._frame)
                 self._frame.drop_data()
                 self._stream = self._frame.stream
-                if self._frame.last:
+                if self._frame.interrupted:
+                    self.drain()
+                elif self._frame.last:
                     await self._close(_DONE)
                     return
             if self._draining:

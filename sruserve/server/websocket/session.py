@@ -9,7 +9,13 @@ from pydantic_core import from_json
 from sruserve.server.auth import Tenant, Tenants
 from sruserve.server.budget import Hold
 from sruserve.server.engine.job import Snapshot, StateOutput
-from sruserve.server.errors import InvalidRequest, MalformedBody, ServeError, StateWrongModel
+from sruserve.server.errors import (
+    Draining,
+    InvalidRequest,
+    MalformedBody,
+    ServeError,
+    StateWrongModel,
+)
 from sruserve.server.http.call import Send
 from sruserve.server.http.error_mapping import error_fields
 from sruserve.server.http.json_turns import SHORT_JSON_BYTES, turn_to_parse
@@ -101,11 +107,12 @@ class WebSocketRequest(Caller):
 
     stream: the socket's session, once a frame has begun it.
     last: the client closes the socket with this frame.
+    interrupted: the server stops and has not answered it.
     cost: bytes of the frame.
     """
 
     __slots__ = (
-        "_connection", "_data", "_id", "_parent", "_send", "cost", "last", "stream",
+        "_connection", "_data", "_id", "_parent", "_send", "cost", "interrupted", "last", "stream",
     )  # fmt: skip
 
     def __init__(
@@ -120,7 +127,7 @@ class WebSocketRequest(Caller):
         super().__init__(authorization)
         self._parent = parent
         self._connection, self._send = connection, send
-        self.stream, self.last = stream, False
+        self.stream, self.last, self.interrupted = stream, False, False
         self._data, self.cost = data, len(data)
         self._id: dict[str, Any] = {}
 
@@ -165,7 +172,10 @@ class WebSocketRequest(Caller):
             raise ClientDisconnected from None
 
     async def refuse(self, error: ServeError) -> None:
-        """Send an error."""
+        """Send an error, unless the server stops: the socket's last frame has that one."""
+        if isinstance(error, Draining):
+            self.interrupted = True
+            return
         fields: dict[str, Any] = {"error": error_fields(error)}
         if error.retry_after_seconds is not None:
             fields["retry_after"] = error.retry_after_seconds
