@@ -9,7 +9,6 @@ from sruserve.server.errors import InvalidRequest
 from sruserve.server.http.call import HttpCall
 from sruserve.server.http.json_turns import SHORT_JSON_BYTES, turn_to_parse
 from sruserve.server.http.request_head import JSON_TYPE
-from sruserve.server.json_limits import check_json_size
 from sruserve.server.kserve.choosing import reply_numbers
 from sruserve.server.kserve.datatypes import BYTES, NUMBERS
 from sruserve.server.kserve.http.compression import Unpacking, choose, pack
@@ -72,11 +71,11 @@ class InferEndpoint(KServeEndpoint):
         """The request, and the size of its body in bytes."""
         body = await self._body(call)
         self._inference.admit(tenant, model, version, len(body))
-        long = len(body) > LONG_BYTES
         json_bytes = _header_length(call.header(HEADER_LENGTH), len(body))
-        if json_bytes > SHORT_JSON_BYTES and not long:
+        if json_bytes > SHORT_JSON_BYTES:
             await turn_to_parse(body[:json_bytes], call.connection, call)
         arguments = model, version, body, json_bytes
+        long = len(body) > LONG_BYTES
         request = await offload(long, self._parse, *arguments, cost=len(body), caller=call)
         return request, len(body)
 
@@ -98,7 +97,6 @@ class InferEndpoint(KServeEndpoint):
     def _parse(self, model: str, version: str, body: bytes, json_bytes: int) -> InferRequest:
         if json_bytes == 0 and body:
             return self._raw_request(model, version, body)
-        check_json_size(body[:json_bytes])
         return read_request(model, version, body, json_bytes)
 
     def _raw_request(self, model: str, version: str, body: bytes) -> InferRequest:

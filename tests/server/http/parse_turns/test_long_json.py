@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
+from sruserve.server.http import json_turns
 from sruserve.server.http.parse_queue import ParseQueue
+from sruserve.server.http.parse_turns import ParseTurns
 from sruserve.server.http.uvicorn_http import HttpProtocol
+from sruserve.server.offload import LONG_BYTES
 from sruserve.server.websocket.session import WebSocketRequest
 from tests.server.conftest import Serve
 from tests.server.http.parse_turns.counted_events import Counted
@@ -81,6 +84,31 @@ def test_a_turn_parses_few_long_bodies(
         for each in opened:
             assert next_reply(each)[9:12] == status
         assert 0 < counted.max_in_turn <= 2
+
+
+@pytest.mark.parametrize("text_bytes", [0, LONG_BYTES], ids=["on the loop", "on a thread"])
+def test_tensors_in_json_are_counted_once_and_take_one_turn(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, text_bytes: int
+) -> None:
+    counted, taken = list[int](), list[int]()
+    count, take = json_turns._checked_cost, ParseTurns.take
+
+    def see_count(json: bytes) -> int:
+        counted.append(len(json))
+        return count(json)
+
+    def see_turn(turns: ParseTurns, cost: int, owner: Hashable) -> Any:
+        taken.append(cost)
+        return take(turns, cost, owner)
+
+    monkeypatch.setattr(json_turns, "_checked_cost", see_count)
+    monkeypatch.setattr(ParseTurns, "take", see_turn)
+    body = b'{"id":"%b","inputs":%b}' % (b"x" * text_bytes, LISTS)
+    with serve("question") as (client, _):
+        reply = client.post("/v2/models/question/infer", content=body)
+    assert reply.status_code == 400
+    assert counted == [len(body)]
+    assert [cost > 9000 for cost in taken] == [True]
 
 
 def test_a_turn_parses_few_long_frames(serve: Serve, counted: Counted) -> None:
