@@ -40,6 +40,7 @@ class AdmissionQueue:
         self._turn = Lock()
         self._turn.acquire()  # of the receiving thread
         self._unreceived = 0  # messages that the receiver has not seen while it has the turn
+        self._wakes = False  # the receiver waits, and has to return
         self._closed = False
         self._bounds = (
             config.max_queue_requests,
@@ -125,6 +126,8 @@ class AdmissionQueue:
 
     def return_turn(self) -> None:
         """Give the borrowed turn back."""
+        if self._wakes and self._messages.empty():  # the borrower has received what wakes
+            self._messages.put(None)
         self._turn.release()
 
     def drop(self, cached: CachedState) -> None:
@@ -135,6 +138,7 @@ class AdmissionQueue:
 
     def wake(self) -> None:
         """Make a waiting `receive` return."""
+        self._wakes = True
         self._messages.put(None)
 
     def close(self) -> None:
@@ -179,6 +183,7 @@ class AdmissionQueue:
             return self._messages.get(timeout=timeout)
         finally:
             self._turn.acquire()
+            self._wakes = False
 
     def put_back(self, jobs: list[Job]) -> None:
         """Have received jobs received again, before all others; for the receiving thread."""

@@ -130,6 +130,22 @@ def test_the_wait_for_tokens_follows_the_pace_at_which_tokens_are_read(
     assert refused.value.retry_after_seconds == 5
 
 
+def test_a_borrower_of_the_turn_leaves_the_receiver_what_wakes_it() -> None:
+    admission_queue = AdmissionQueue(EngineConfig())
+    admission_queue.return_turn()  # as a receiver that waits
+    for _ in range(2):
+        assert admission_queue.borrow_turn()
+        admission_queue.wake()
+        assert admission_queue.receive(0) == []
+        admission_queue.return_turn()
+        assert not admission_queue.empty
+    assert admission_queue.borrow_turn()  # as the receiver
+    assert admission_queue.receive(None) == []
+    assert admission_queue.empty
+    admission_queue.return_turn()
+    assert admission_queue.empty
+
+
 def _fill(admission_queue: AdmissionQueue, jobs: list[Job]) -> list[Job]:
     """Submit jobs until one is refused, and return the others."""
     admitted: list[Job] = []
