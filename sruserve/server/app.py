@@ -145,7 +145,7 @@ class Application:
             clocks.monotonic,
         )
         max_connections, self.grpc_connections = divide_files(
-            settings.max_connections, wants_grpc(settings)
+            settings.max_connections, settings.max_grpc_connections if wants_grpc(settings) else 0
         )
         self.connections = Connections(max_connections, connections_open, clocks.monotonic)
         connections_limit(max_connections)

@@ -3,25 +3,26 @@
 import resource
 
 _RESERVED = 64  # minimum of descriptors for models, Redis, grammars and logs
-_GRPC = 128  # connections: a client process sends all calls over one or two
 _MIN_CONNECTIONS = 16  # of HTTP: with fewer, a few clients keep probes out
 
 
-def divide_files(connections: int, grpc: bool) -> tuple[int, int]:
+def divide_files(connections: int, grpc: int) -> tuple[int, int]:
     """Raise the process's limit of open files; returns the HTTP and the gRPC connections.
 
     gRPC gets at most a quarter of the descriptors, everything but connections a quarter, and HTTP
     the rest.
+
+    connections, grpc: the most of each; grpc 0: it is not served.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = 2 * connections + _RESERVED
+    needed = 2 * max(connections, 2 * grpc) + _RESERVED
     if soft != resource.RLIM_INFINITY and soft < needed:
         soft = needed if hard == resource.RLIM_INFINITY else min(hard, needed)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     return _divided(connections, grpc, soft)
 
 
-def files_refusal(connections: int, grpc: bool) -> str:
+def files_refusal(connections: int, grpc: int) -> str:
     """Why the limit of open files is too low to serve; an empty string if it is not."""
     possible, _ = divide_files(connections, grpc)
     if possible >= min(connections, _MIN_CONNECTIONS):
@@ -35,7 +36,7 @@ def files_refusal(connections: int, grpc: bool) -> str:
     )
 
 
-def files_warning(connections: int, grpc: bool) -> str:
+def files_warning(connections: int, grpc: int) -> str:
     """What a low limit of open files leaves of the connections; an empty string if all."""
     possible, _ = divide_files(connections, grpc)
     if possible >= connections:
@@ -48,7 +49,7 @@ def files_warning(connections: int, grpc: bool) -> str:
     )
 
 
-def _needed(connections: int, grpc: bool) -> int:
+def _needed(connections: int, grpc: int) -> int:
     """The least limit of open files with which a worker accepts so many HTTP connections."""
     files = connections
     while _divided(connections, grpc, files)[0] < connections:
@@ -56,10 +57,10 @@ def _needed(connections: int, grpc: bool) -> int:
     return files
 
 
-def _divided(connections: int, grpc: bool, files: int) -> tuple[int, int]:
+def _divided(connections: int, grpc: int, files: int) -> tuple[int, int]:
     """The HTTP and the gRPC connections of so many descriptors."""
     if files == resource.RLIM_INFINITY:
-        return connections, _GRPC if grpc else 0
+        return connections, grpc
     available = files - max(_RESERVED, files // 4)
-    grpc_connections = min(_GRPC, max(1, available // 3)) if grpc else 0
+    grpc_connections = min(grpc, max(1, available // 3))
     return min(connections, max(1, available - grpc_connections)), grpc_connections

@@ -76,7 +76,7 @@ def serve(settings: Settings) -> int:
         has_grpc = wants_grpc(settings)
     except SettingsError as error:
         return _fail(str(error), EXIT_USAGE)
-    files = settings.max_connections, has_grpc
+    files = settings.max_connections, settings.max_grpc_connections if has_grpc else 0
     if reason := files_refusal(*files):
         return _fail(reason, FAILED)
     # With several workers each checks for itself: the supervisor runs without torch.

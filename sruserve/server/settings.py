@@ -297,6 +297,12 @@ class Settings(BaseSettings):
         "from one address; fewer if the limit of open files is too low. Beyond it, the "
         "connection that has been idle longest is closed.",
     )
+    max_grpc_connections: PositiveInt = Field(
+        128,
+        description="Most open gRPC connections of a worker; fewer if the limit of open files is "
+        "too low. Beyond three quarters of it, the address with the most opens no more for ten "
+        "seconds, and its newest ones are closed.",
+    )
     receive_grace_seconds: float = Field(
         10.0,
         gt=0,

@@ -2,26 +2,33 @@
 
 import re
 import socket
+import struct
 import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import grpc
+import httpx
+import pytest
 from grpc_health.v1.health_pb2 import HealthCheckRequest
 from grpc_health.v1.health_pb2_grpc import HealthStub
+from tritonclient.grpc.service_pb2 import ModelInferRequest
 
 from bench.serve.processes import free_port
+from sruserve.server.app import Application
 from tests.deploy.test_rolling_restart import haproxy
 from tests.server.kserve.conftest import grpc_address
+from tests.server.kserve.raw_http2 import RawClient, message
 from tests.server.observing import until
 from tests.server.serving import serve_models
 
 ROOT = Path(__file__).parents[2]
 CONFIG = (ROOT / "deploy/haproxy.cfg").read_text()
-# Of all clients and of one, instead of the file's 8,000 and 1,000.
+# Of all clients and of one, instead of the file's 8,000, and 1,000 or 10.
 ALL, OF_ONE = 60, 20
-CLIENTS = 32
+ANSWERED = re.compile(r'model="entities",outcome="ok",route="/[\w.]+/ModelInfer"} 4')
+HTTP2_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes.fromhex("000000040000000000")
 
 
 @contextmanager
@@ -42,34 +49,68 @@ def balanced(folder: Path, text: str) -> Iterator[list[int]]:
         process.wait()
 
 
-def test_one_address_takes_its_part_of_the_connections_only(tmp_path: Path) -> None:
-    text = CONFIG.replace("gt 1000", f"gt {OF_ONE}")
+@pytest.mark.parametrize(
+    ("at", "most", "hello"),
+    [(0, 1000, b"GET /metrics HTTP/1.1\r\nhost: a\r\n\r\n"), (1, 10, HTTP2_HELLO)],
+    ids=["HTTP", "gRPC"],
+)
+def test_one_address_takes_its_part_of_the_connections_only(
+    tmp_path: Path, at: int, most: int, hello: bytes
+) -> None:
+    text = CONFIG.replace(f"gt {most} ", f"gt {OF_ONE} ")
     with balanced(tmp_path, text) as ports, ExitStack() as stack:
-        lines = [stack.enter_context(silent(port)) for port in ports for _ in range(ALL)]
-        until(lambda: sum(map(is_closed, lines)) == len(lines) - OF_ONE)  # of both ports together
-        assert answer(ports[0], "127.0.0.9").startswith(b"HTTP/1.1 404")
+        lines = [stack.enter_context(silent(ports[at])) for _ in range(ALL)]
+        until(lambda: sum(map(is_closed, lines)) == len(lines) - OF_ONE)
+        assert answer(ports[at], "127.0.0.9", hello)
 
 
-def test_clients_of_grpc_share_connections_to_a_replica(tmp_path: Path) -> None:
-    """Else a replica would close HAProxy's newest connections, and so those of any client."""
-    options = [("grpc.use_local_subchannel_pool", 1)]  # each channel has a connection of its own
-    one = re.sub(r"\n    server (two|three) .*", "", CONFIG)
-    with serve_models(ROOT / "sruserve/demo", "question-type", grpc_port=0) as (client, replica):
-        address = grpc_address(replica)
-        text = one.replace("10.0.0.1:8000", f"127.0.0.1:{client.base_url.port}")
-        text = text.replace("10.0.0.1:8001", address)
-        with balanced(tmp_path, text) as (_, port), ExitStack() as stack:
-            watches = []
-            for _ in range(CLIENTS):
-                channel = stack.enter_context(
-                    grpc.insecure_channel(f"127.0.0.1:{port}", options=options)
-                )
-                stub = HealthStub(channel)
-                assert stub.Check(HealthCheckRequest(), timeout=60).status
-                watches.append(stub.Watch(HealthCheckRequest()))
-                with suppress(grpc.RpcError):  # too many of one connection
-                    next(watches[-1])
-            assert 0 < accepted(int(address.rpartition(":")[2])) < CLIENTS // 2
+def test_a_client_of_grpc_that_reads_nothing_delays_no_other(tmp_path: Path) -> None:
+    words = b"ab c " * 8000
+    request = ModelInferRequest(model_name="entities")
+    request.inputs.add(name="text", datatype="BYTES", shape=[1])
+    request.raw_input_contents.append(struct.pack("<I", len(words)) + words)
+    with serving_grpc(tmp_path, "entities") as (port, client, _), RawClient(port, 0) as silent_one:
+        for _ in range(4):  # their replies fill HAProxy's buffers
+            call = silent_one.call("/inference.GRPCInferenceService/ModelInfer")
+            send(silent_one, call, message(request.SerializeToString()))
+        until(lambda: bool(ANSWERED.search(client.get("/metrics").text)))
+        for _ in range(3):
+            with connected(port) as channel:
+                assert HealthStub(channel).Check(HealthCheckRequest(), timeout=60).status
+
+
+def test_a_client_of_grpc_has_one_connection_to_a_replica(tmp_path: Path) -> None:
+    with serving_grpc(tmp_path, "question-type") as (port, _, replica), ExitStack() as stack:
+        assert replica.grpc is not None
+        for clients in range(1, 4):
+            stub = HealthStub(stack.enter_context(connected(port)))
+            calls = [stub.Check.future(HealthCheckRequest(), timeout=60) for _ in range(8)]
+            assert all(call.result().status for call in calls)
+            assert accepted(replica.grpc.port) == clients
+
+
+@contextmanager
+def serving_grpc(folder: Path, model: str) -> Iterator[tuple[int, httpx.Client, Application]]:
+    """A bundled model behind HAProxy; yields HAProxy's port of gRPC, and the replica."""
+    text = re.sub(r"\n    server (two|three) .*", "", CONFIG)
+    with serve_models(ROOT / "sruserve/demo", model, grpc_port=0) as (client, replica):
+        text = text.replace("10.0.0.1:8000", f"127.0.0.1:{client.base_url.port}")
+        text = text.replace("10.0.0.1:8001", grpc_address(replica))
+        with balanced(folder, text) as (_, port):
+            yield port, client, replica
+
+
+def connected(port: int) -> grpc.Channel:
+    """A channel with a connection of its own."""
+    options = [("grpc.use_local_subchannel_pool", 1)]
+    return grpc.insecure_channel(f"127.0.0.1:{port}", options=options)
+
+
+def send(client: RawClient, call: int, data: bytes) -> None:
+    """Send the only message of a call, as fast as HAProxy takes it."""
+    sent = 0
+    while (sent := sent + client.send(call, data[sent:], end=True)) < len(data):
+        client.read(0.05)
 
 
 def accepted(port: int) -> int:
@@ -86,10 +127,10 @@ def silent(port: int) -> socket.socket:
     return line
 
 
-def answer(port: int, address: str) -> bytes:
+def answer(port: int, address: str, hello: bytes) -> bytes:
     """What HAProxy itself answers a client that comes from an address."""
     with socket.create_connection(("127.0.0.1", port), 30, source_address=(address, 0)) as line:
-        line.sendall(b"GET /metrics HTTP/1.1\r\nhost: a\r\n\r\n")
+        line.sendall(hello)
         return line.recv(100)
 
 

@@ -35,26 +35,29 @@ def files(monkeypatch: pytest.MonkeyPatch) -> Files:
 @pytest.mark.parametrize(
     ("hard", "limit", "grpc", "connections", "raised"),
     [
-        (256, 4096, True, (128, 64), 256),  # raised to the hard limit, as far as that goes
-        (1024, 100, True, (100, 66), 264),  # no more than is needed
-        (1024, 4096, True, (640, 128), 1024),
-        (8192, 4096, True, (4096, 128), 8192),
-        (1024, 4096, False, (768, 0), 1024),
-        (resource.RLIM_INFINITY, 4096, True, (4096, 128), 8256),
+        (256, 4096, 128, (128, 64), 256),  # raised to the hard limit, as far as that goes
+        (1024, 100, 128, (100, 128), 576),  # no more than is needed
+        (1024, 100, 0, (100, 0), 264),
+        (1024, 4096, 128, (640, 128), 1024),
+        (8192, 4096, 128, (4096, 128), 8192),
+        (1024, 4096, 0, (768, 0), 1024),
+        (resource.RLIM_INFINITY, 4096, 128, (4096, 128), 8256),
+        (resource.RLIM_INFINITY, 4096, 2048, (4096, 2048), 8256),
+        (resource.RLIM_INFINITY, 4096, 4096, (4096, 4096), 16_448),
     ],
 )
 def test_http_and_grpc_leave_a_quarter_of_the_descriptors_for_everything_else(
-    files: Files, hard: int, limit: int, grpc: bool, connections: tuple[int, int], raised: int
+    files: Files, hard: int, limit: int, grpc: int, connections: tuple[int, int], raised: int
 ) -> None:
     files.limits = 128, hard
     assert divide_files(limit, grpc) == connections
     assert files.limits == (raised, hard)
 
 
-@pytest.mark.parametrize("grpc", [True, False])
+@pytest.mark.parametrize("grpc", [128, 0])
 @pytest.mark.parametrize("connections", [1, 10, 16, 100, 4096])
 def test_a_limit_below_what_the_connections_need_is_announced_with_a_value_that_fits(
-    files: Files, connections: int, grpc: bool
+    files: Files, connections: int, grpc: int
 ) -> None:
     files.limits = 65, 65
     reason = files_refusal(connections, grpc) or files_warning(connections, grpc)
