@@ -30,7 +30,10 @@ def setting_bounds(field: FieldInfo) -> str:
     """The bounds of a setting such as "0 to 65535", or the words that are allowed; else empty."""
     if field.annotation is bool:
         return "true, false"
-    words = [word for word in get_args(field.annotation) if isinstance(word, str)]
+    kinds = get_args(field.annotation)
+    words = [word for word in kinds if isinstance(word, str)]
+    if kinds[:1] == (bool,):
+        words = ["true", "false", *(word for kind in kinds for word in get_args(kind))]
     if words:
         return ", ".join(words)
     bounds = limits(field)

@@ -81,10 +81,10 @@ class Settings(BaseSettings):
         "names, separated by commas, at most one for each task. Names that are not served change "
         "nothing.",
     )
-    model_control: bool = Field(
+    model_control: bool | Literal["http"] = Field(
         False,
         description="Clients may load and unload models while the server runs; only those of the "
-        "folders above.",
+        "folders above. `http`: not over gRPC, whose calls a TCP proxy cannot refuse.",
     )
     model_versions: int = Field(
         4,

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import grpc
 import httpx
-import pytest
 from grpc_health.v1.health_pb2 import HealthCheckRequest
 from grpc_health.v1.health_pb2_grpc import HealthStub
 from tritonclient.grpc.service_pb2 import ModelInferRequest
@@ -25,10 +24,10 @@ from tests.server.serving import serve_models
 
 ROOT = Path(__file__).parents[2]
 CONFIG = (ROOT / "deploy/haproxy.cfg").read_text()
-# Of all clients and of one, instead of the file's 8,000, and 1,000 or 10.
+ONE_REPLICA = re.sub(r"\n    server (two|three) .*", "", CONFIG)
+# Of all clients and of one, instead of the file's 8,000 and 1,000.
 ALL, OF_ONE = 60, 20
 ANSWERED = re.compile(r'model="entities",outcome="ok",route="/[\w.]+/ModelInfer"} 4')
-HTTP2_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes.fromhex("000000040000000000")
 
 
 @contextmanager
@@ -49,19 +48,24 @@ def balanced(folder: Path, text: str) -> Iterator[list[int]]:
         process.wait()
 
 
-@pytest.mark.parametrize(
-    ("at", "most", "hello"),
-    [(0, 1000, b"GET /metrics HTTP/1.1\r\nhost: a\r\n\r\n"), (1, 10, HTTP2_HELLO)],
-    ids=["HTTP", "gRPC"],
-)
-def test_one_address_takes_its_part_of_the_connections_only(
-    tmp_path: Path, at: int, most: int, hello: bytes
-) -> None:
-    text = CONFIG.replace(f"gt {most} ", f"gt {OF_ONE} ")
-    with balanced(tmp_path, text) as ports, ExitStack() as stack:
-        lines = [stack.enter_context(silent(ports[at])) for _ in range(ALL)]
+def test_one_address_takes_its_part_of_the_connections_only(tmp_path: Path) -> None:
+    text = CONFIG.replace("gt 1000", f"gt {OF_ONE}")
+    with balanced(tmp_path, text) as (port, _), ExitStack() as stack:
+        lines = [stack.enter_context(silent(port)) for _ in range(ALL)]
         until(lambda: sum(map(is_closed, lines)) == len(lines) - OF_ONE)
-        assert answer(ports[at], "127.0.0.9", hello)
+        assert answer(port, "127.0.0.9").startswith(b"HTTP/1.1 404")
+
+
+def test_one_address_takes_its_part_of_grpcs_connections_only(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=ALL) as replica, ExitStack() as stack:
+        passed_on = replica.getsockname()[1]
+        text = ONE_REPLICA.replace("10.0.0.1:8001", f"127.0.0.1:{passed_on}")
+        with balanced(tmp_path, text.replace("track replicas/one", "")) as (_, port):
+            lines = [stack.enter_context(silent(port)) for _ in range(ALL)]
+            until(lambda: sum(map(is_closed, lines)) == len(lines) - 10)
+            until(lambda: accepted(passed_on) == 10)
+            stack.enter_context(silent(port, "127.0.0.9"))
+            until(lambda: accepted(passed_on) == 11)
 
 
 def test_a_client_of_grpc_that_reads_nothing_delays_no_other(tmp_path: Path) -> None:
@@ -92,9 +96,8 @@ def test_a_client_of_grpc_has_one_connection_to_a_replica(tmp_path: Path) -> Non
 @contextmanager
 def serving_grpc(folder: Path, model: str) -> Iterator[tuple[int, httpx.Client, Application]]:
     """A bundled model behind HAProxy; yields HAProxy's port of gRPC, and the replica."""
-    text = re.sub(r"\n    server (two|three) .*", "", CONFIG)
     with serve_models(ROOT / "sruserve/demo", model, grpc_port=0) as (client, replica):
-        text = text.replace("10.0.0.1:8000", f"127.0.0.1:{client.base_url.port}")
+        text = ONE_REPLICA.replace("10.0.0.1:8000", f"127.0.0.1:{client.base_url.port}")
         text = text.replace("10.0.0.1:8001", grpc_address(replica))
         with balanced(folder, text) as (_, port):
             yield port, client, replica
@@ -119,18 +122,19 @@ def accepted(port: int) -> int:
     return len(re.findall(rf":{port:04X} \S+ 01 ", tables))
 
 
-def silent(port: int) -> socket.socket:
+def silent(port: int, address: str = "127.0.0.1") -> socket.socket:
     """A connection on which nothing is sent. HAProxy may reset it before it is open."""
     line = socket.socket()
+    line.bind((address, 0))
     line.setblocking(False)
     line.connect_ex(("127.0.0.1", port))
     return line
 
 
-def answer(port: int, address: str, hello: bytes) -> bytes:
+def answer(port: int, address: str) -> bytes:
     """What HAProxy itself answers a client that comes from an address."""
     with socket.create_connection(("127.0.0.1", port), 30, source_address=(address, 0)) as line:
-        line.sendall(hello)
+        line.sendall(b"GET /metrics HTTP/1.1\r\nhost: a\r\n\r\n")
         return line.recv(100)
 
 

@@ -235,6 +235,23 @@ def test_keys_are_asked_of_everything_but_probes(serve: Serve) -> None:
         assert result.as_numpy("label").shape == (2, 1)
 
 
+def test_models_are_loaded_and_unloaded_over_http_alone_if_the_operator_says_so(
+    serve: Serve,
+) -> None:
+    with (
+        serve("question", grpc_port=0, model_control="http") as (http, application),
+        triton.InferenceServerClient(grpc_address(application)) as client,
+    ):
+        for ask in (client.load_model, client.unload_model):
+            with pytest.raises(InferenceServerException, match="SRUSERVE_MODEL_CONTROL=http") as no:
+                ask("question")
+            assert no.value.status() == "StatusCode.PERMISSION_DENIED"
+        assert client.is_model_ready("question")
+        for change in ("unload", "load"):
+            reply = http.post(f"/v2/repository/models/question/{change}")
+            assert reply.status_code == 200
+
+
 def test_calls_are_counted(grpc_server: tuple[httpx.Client, Application], rpc: Any) -> None:
     rpc.infer("question", inputs_of(triton, "question"))
     metrics = grpc_server[0].get("/metrics").text

@@ -10,7 +10,7 @@ from google.protobuf.json_format import ParseDict
 from tritonclient.grpc import service_pb2 as proto
 
 from sruserve.server.auth import Tenant
-from sruserve.server.errors import InputTooLong, Unsupported
+from sruserve.server.errors import InputTooLong, ModelControlRefused, Unsupported
 from sruserve.server.http.parse_turns import ParseTurns
 from sruserve.server.kserve.choosing import reply_numbers
 from sruserve.server.kserve.errors import explain
@@ -23,7 +23,7 @@ from sruserve.server.kserve.inference import Inference
 from sruserve.server.kserve.messages import InferRequest
 from sruserve.server.lifecycle import Lifecycle
 from sruserve.server.offload import LONG_BYTES, offload, owner
-from sruserve.server.settings import Settings
+from sruserve.server.settings import Settings, variable_name
 from sruserve.server.tasks.limits import NUMBER_BYTES
 
 _DESCRIBED = proto.DESCRIPTOR.services_by_name["GRPCInferenceService"]
@@ -42,6 +42,7 @@ class GrpcService:
         self, settings: Settings, lifecycle: Lifecycle, inference: Inference, turns: ParseTurns
     ) -> None:
         self._lifecycle, self._inference, self._turns = lifecycle, inference, turns
+        self._controls_http_only = settings.model_control == "http"
         tenants = lifecycle.tenants
         self._infer = GrpcEndpoint(f"/{SERVICE}/ModelInfer", tenants)
         self._control = GrpcEndpoint(f"/{SERVICE}", tenants)
@@ -161,12 +162,22 @@ class GrpcService:
         return {"models": self._inference.index(request.ready)}
 
     async def _load(self, request: Any) -> Mapping[str, Any]:
+        self._check_control()
         await self._inference.load(request.model_name, request.parameters)
         return {}
 
     async def _unload(self, request: Any) -> Mapping[str, Any]:
+        self._check_control()
         await self._inference.unload(request.model_name)
         return {}
+
+    def _check_control(self) -> None:
+        """Raise `ModelControlRefused` if models are loaded and unloaded over HTTP alone."""
+        if self._controls_http_only:
+            raise ModelControlRefused(
+                "this server loads and unloads models over HTTP only "
+                f"({variable_name('model_control')}=http): POST to /v2/repository/models/NAME/load"
+            )
 
 
 async def _unsupported(request: Any) -> Mapping[str, Any]:
