@@ -143,6 +143,27 @@ def test_a_completion_in_parts_has_the_text_of_the_tokenizers_decoder(
     assert offsets[-1] <= len(whole["text"])
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_offsets_of_a_prompt_are_those_of_its_tokens_in_the_text(
+    client: httpx.Client, kind: str
+) -> None:
+    body = {"model": f"{kind} generate", "max_tokens": 0, "echo": True, "logprobs": 0}
+    for prompt in ("how far is it", "so  the  far\n soul", " to be"):
+        reply = client.post("/v1/completions", json=body | {"prompt": prompt})
+        (choice,) = reply.json()["choices"]
+        text, logprobs = choice["text"], choice["logprobs"]
+        at = 0
+        for token, offset in zip(logprobs["tokens"], logprobs["text_offset"], strict=True):
+            word = token.lstrip()
+            if not word or word not in text:  # only white space, which may be added, or no text
+                continue
+            at = text.index(word, at)
+            space = token.removesuffix(word)
+            is_added = not text[:at].endswith(space)
+            assert offset == at - (0 if is_added else len(space)), (prompt, token)
+            at += len(word)
+
+
 def test_the_characters_of_a_score_are_those_of_the_text(client: httpx.Client) -> None:
     text = "far soul to be"
     for kind in ("byte level", "metaspace first", "suffixed", "word piece", "unigram", "llama"):

@@ -97,11 +97,13 @@ def _offsets(
     content: str | list[int], start: Snapshot | None, served: ServedModel, tokens: Tokens | None
 ) -> list[int]:
     """The places of a prompt's tokens in its text; a token that began earlier is at 0."""
+    codec = served.model.codec
     if isinstance(content, str):
-        places = locate_input(served, content, start, "prompt", False, tokens, ends=False)[1]
-        begins: list[int] = places[:, 0].clip(0).tolist()
-        return begins
-    codec, at, offsets = served.model.codec, 0, []
+        assert codec is not None
+        ids, places, _ = locate_input(served, content, start, "prompt", False, tokens, ends=False)
+        begins = zip(ids.tolist(), places[:, 0].clip(0).tolist(), strict=True)
+        return [begin - _space_before(content, begin, codec.pieces[id_]) for id_, begin in begins]
+    at, offsets = 0, []
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     pieces = None if codec is None else pieces_after(codec, -1)
     for token in content:
@@ -110,6 +112,16 @@ def _offsets(
         offsets.append(at)
         at += len(decoder.decode(piece))
     return offsets
+
+
+def _space_before(text: str, begin: int, piece: bytes) -> int:
+    """How many characters of white space a token has before its place, which is without them."""
+    if not piece or 0x20 < piece[0] < 0x7F:  # ASCII without white space, as most are
+        return 0
+    spelled = piece.decode(errors="replace")
+    rest = spelled.lstrip()
+    count = len(spelled) - len(rest)
+    return count if rest and text.endswith(spelled[:count], 0, begin) else 0
 
 
 def count_replaced(decoder: codecs.IncrementalDecoder, piece: bytes) -> int:
