@@ -205,6 +205,8 @@ PARTS = {
             "state_cache",
             "threads",
         ),
+        ("decoding_parameters", "snapshot"),
+        ("results", "sequence_input"),
         ("job",),
         ("admission_queue", "result_dispatcher", "sequence_outputs"),
         ("job_engine", "sequence"),

@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from sruserve.server.engine.job import Generated, Snapshot
+from sruserve.server.engine.results import Generated
 from sruserve.server.engine.sequence import ActiveSequence
+from sruserve.server.engine.snapshot import Snapshot
 from sruserve.server.engine.state_cache.transfers import Transfer
 from sruserve.server.engine.state_manager import StateManager
 

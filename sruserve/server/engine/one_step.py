@@ -12,14 +12,17 @@ from sruserve.kernels import RaggedBatch
 from sruserve.model.folder import Model
 from sruserve.server.engine.admission_queue import AdmissionQueue
 from sruserve.server.engine.config import EngineConfig
-from sruserve.server.engine.job import Classified, ClassifiedRows, Job, PackedInputs, StateOutput
+from sruserve.server.engine.job import Job
 from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.engine.metrics import Metrics
 from sruserve.server.engine.output_reader import OutputReader
 from sruserve.server.engine.result_dispatcher import ResultDispatcher
+from sruserve.server.engine.results import Classified, ClassifiedRows
 from sruserve.server.engine.scheduling.job_turns import JobTurns, may_take_turns
 from sruserve.server.engine.scheduling.scheduler import MIN_INPUT_ROWS, Scheduler
 from sruserve.server.engine.sequence import not_finite
+from sruserve.server.engine.sequence_input import PackedInputs
+from sruserve.server.engine.snapshot import StateOutput
 from sruserve.server.engine.state_cache.cache import CachedState
 from sruserve.server.engine.threads import ThreadPolicy
 

@@ -15,7 +15,9 @@ from sruserve.model.text.codec import Codec, SpacedPieces, count_characters
 from sruserve.model.text.frames import ENDED
 from sruserve.server.engine.constrained.protocols import MAX_MATCH_BYTES, TextPosition
 from sruserve.server.engine.detokenizer import Detokenizer, single_bytes
-from sruserve.server.engine.job import (
+from sruserve.server.engine.job import Job
+from sruserve.server.engine.job_kind import JobKind
+from sruserve.server.engine.results import (
     COMPLETE,
     LENGTH,
     Answered,
@@ -24,18 +26,14 @@ from sruserve.server.engine.job import (
     Encoded,
     Finish,
     Generated,
-    Job,
     Logprobs,
     Regressed,
     Result,
-    Row,
     Scored,
-    Snapshot,
-    StateOutput,
     Tagged,
 )
-from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.engine.sequence_outputs import SequenceOutputs
+from sruserve.server.engine.snapshot import Row, Snapshot, StateOutput
 from sruserve.server.engine.state_cache.cache import CachedState
 from sruserve.server.engine.state_cache.transfers import Transfer
 from sruserve.server.errors import LabelsUndecided, NotFinite

@@ -10,14 +10,16 @@ from sruserve.server.engine.batch import Batch
 from sruserve.server.engine.checkpoints import IntermediateStates
 from sruserve.server.engine.config import EngineConfig
 from sruserve.server.engine.graph_decoder import Burst
-from sruserve.server.engine.job import LENGTH, Finish, Job, StateOutput
+from sruserve.server.engine.job import Job
 from sruserve.server.engine.metrics import Metrics
 from sruserve.server.engine.model_runner import ModelRunner
 from sruserve.server.engine.output_reader import StepResult
 from sruserve.server.engine.pending import FinishQueue, PendingFinish, Stopped
 from sruserve.server.engine.result_dispatcher import ResultDispatcher
+from sruserve.server.engine.results import LENGTH, Finish
 from sruserve.server.engine.scheduling.scheduler import Scheduler
 from sruserve.server.engine.sequence import ActiveSequence
+from sruserve.server.engine.snapshot import StateOutput
 from sruserve.server.engine.state_manager import StateManager, transfer_error
 from sruserve.server.errors import ServeError, faults
 
