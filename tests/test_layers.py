@@ -210,6 +210,7 @@ PARTS = {
         ("job",),
         ("admission_queue", "result_dispatcher", "sequence_outputs"),
         ("job_engine", "sequence"),
+        ("job_sequences", "sequence_results"),
         ("batch", "ledger", "output_reader", "roster", "sampling", "state_manager"),
         ("checkpoints", "graph_decoder", "pending", "scheduling"),
         ("model_runner", "one_step", "translation"),

@@ -20,7 +20,7 @@ from sruserve.server.engine.result_dispatcher import ResultDispatcher
 from sruserve.server.engine.results import Classified, ClassifiedRows
 from sruserve.server.engine.scheduling.job_turns import JobTurns, may_take_turns
 from sruserve.server.engine.scheduling.scheduler import MIN_INPUT_ROWS, Scheduler
-from sruserve.server.engine.sequence import not_finite
+from sruserve.server.engine.sequence_results import not_finite
 from sruserve.server.engine.sequence_input import PackedInputs
 from sruserve.server.engine.snapshot import StateOutput
 from sruserve.server.engine.state_cache.cache import CachedState

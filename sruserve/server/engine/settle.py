@@ -19,6 +19,7 @@ from sruserve.server.engine.result_dispatcher import ResultDispatcher
 from sruserve.server.engine.results import LENGTH, Finish
 from sruserve.server.engine.scheduling.scheduler import Scheduler
 from sruserve.server.engine.sequence import ActiveSequence
+from sruserve.server.engine.sequence_results import result_of
 from sruserve.server.engine.snapshot import StateOutput
 from sruserve.server.engine.state_manager import StateManager, transfer_error
 from sruserve.server.errors import ServeError, faults
@@ -283,7 +284,7 @@ class Settler:
         if pending.error is not None:
             raise pending.error
         sequence = pending.sequence
-        result = sequence.finish(pending.row, pending.finish)
+        result = result_of(sequence, pending.row, pending.finish)
         self._states.free(sequence)
         last = self._scheduler.finish(sequence)
         self._dispatcher.add_result(sequence.job, sequence.index, result, last=last)
