@@ -298,8 +298,8 @@ class Engine(JobEngine):
 
         Else the scheduler takes all that arrived, and its next step.
         """
-        started = self._clock()
-        rows, left = 0, list[Job]()
+        started, rows = self._clock(), 0
+        left: Sequence[Job] = ()
         try:
             rows, left = self._one_step.answer(messages, self.alone)
         except faults() as error:  # the scheduler's steps find out whose fault it is
