@@ -35,11 +35,13 @@ from sruserve.kernels.graphs import Replay
 from sruserve.kernels.slots import Slots
 from sruserve.model.folder import Model, load_model
 from sruserve.server.engine.config import EngineConfig
+from sruserve.server.engine.decoding_parameters import Sampling
 from sruserve.server.engine.engine import Engine
-from sruserve.server.engine.job import Job, Sampling, SequenceInput
+from sruserve.server.engine.job import Job
 from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.engine.scheduling import scheduler
 from sruserve.server.engine.scheduling.step_time import StepTime
+from sruserve.server.engine.sequence_input import SequenceInput
 from sruserve.server.engine.state_manager import StateManager
 
 STREAMS = (1, 64, 256, 1024)

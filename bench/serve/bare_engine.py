@@ -15,9 +15,12 @@ import uvloop
 
 from sruserve.model.folder import load_model
 from sruserve.server.engine.config import EngineConfig
+from sruserve.server.engine.decoding_parameters import Sampling
 from sruserve.server.engine.engine import Engine
-from sruserve.server.engine.job import Generated, Job, Result, Sampling, SequenceInput
+from sruserve.server.engine.job import Job
 from sruserve.server.engine.job_kind import JobKind
+from sruserve.server.engine.results import Generated, Result
+from sruserve.server.engine.sequence_input import SequenceInput
 from sruserve.server.metrics.metrics import EngineMetrics
 
 PROMPT = "ROMEO:"

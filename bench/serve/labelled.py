@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from sruserve.api.local_model import LocalModel
-from sruserve.server.engine.job import Job, Result, SequenceInput
+from sruserve.server.engine.job import Job
 from sruserve.server.engine.job_kind import JobKind
+from sruserve.server.engine.results import Result
+from sruserve.server.engine.sequence_input import SequenceInput
 from sruserve.server.json_output import json_bytes
 
 _TEXTS = 128  # of a job

@@ -7,7 +7,7 @@ from bench.report.samples import Samples, interleave
 from bench.report.targets import Target
 from bench.serve.models import CLASSIFIER, LANGUAGE_MODEL
 from bench.serve.processes import sruserve
-from sruserve.server.engine.job import Snapshot
+from sruserve.server.engine.snapshot import Snapshot
 from sruserve.server.key_ring import KeyRing
 from sruserve.server.state.token import Binding, StateSealer
 

@@ -9,7 +9,7 @@ from sruserve.api.completing import Completing
 from sruserve.api.inputs import Inputs
 from sruserve.api.local_model import LocalModel
 from sruserve.api.results import StreamResult
-from sruserve.server.engine.job import Snapshot, StateOutput
+from sruserve.server.engine.snapshot import Snapshot, StateOutput
 from sruserve.server.errors import InvalidRequest
 from sruserve.server.streams.step_view import StreamView
 

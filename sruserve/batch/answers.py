@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from sruserve.api.local_model import LocalModel, make_request
 from sruserve.batch.class_lines import class_lines
 from sruserve.batch.entries import CONTENTS, Entry, are_bare, contents_of, lines_of
-from sruserve.server.engine.job import Classified, ClassifiedRows, Row
+from sruserve.server.engine.results import Classified, ClassifiedRows
+from sruserve.server.engine.snapshot import Row
 from sruserve.server.errors import (
     DeadlineExceeded,
     GrammarsNeedLlguidance,

@@ -22,7 +22,7 @@ from sruserve.server.engine.config import EngineConfig
 from sruserve.server.engine.constrained.byte_vocabulary import ByteVocabulary
 from sruserve.server.engine.constrained.constraint import Constraint
 from sruserve.server.engine.graph_decoder import Burst, GraphDecoder
-from sruserve.server.engine.job import Generated
+from sruserve.server.engine.results import Generated
 from tests.server.engine.driver import Driver, row_of
 from tests.support import random_model
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sruserve.kernels.slots import WINDOW
 from sruserve.kernels.triton.sample import sample_kernel, sample_rows
-from sruserve.server.engine.job import Sampling
+from sruserve.server.engine.decoding_parameters import Sampling
 from sruserve.server.engine.sampling.sampler import Sampler
 from tests.interpreter import INTERPRETED
 

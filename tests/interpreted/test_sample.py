@@ -9,7 +9,7 @@ from torch import Tensor
 from sruserve.kernels.slots import WINDOW, DecodeInputs, Slots
 from sruserve.kernels.triton.sample import sample_rows, triton_sample
 from sruserve.kernels.triton.tiles import SAMPLE_VOCABULARY
-from sruserve.server.engine.job import Sampling
+from sruserve.server.engine.decoding_parameters import Sampling
 from sruserve.server.engine.sampling.sampler import Sampler
 from sruserve.server.engine.sampling.uniforms import uniforms
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from sruserve.server.budget import Budget
-from sruserve.server.engine.job import Generated, Snapshot
+from sruserve.server.engine.results import Generated
+from sruserve.server.engine.snapshot import Snapshot
 from sruserve.server.errors import Overloaded
 from sruserve.server.tasks.chunks import ChunkBuffer, Room
 from tests.server.test_completions import PROMPT, choice, events

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sruserve.server.auth import Tenant
-from sruserve.server.engine.job import Snapshot
+from sruserve.server.engine.snapshot import Snapshot
 from sruserve.server.errors import StateUnknownKey
 from sruserve.server.key_ring import KeyRing
 from sruserve.server.state.codec import pack_snapshot

@@ -17,7 +17,7 @@ from sruserve.export.runtime.network import MAX_STEP_NUMBERS, OnnxNetwork
 from sruserve.kernels import RaggedBatch
 from sruserve.kernels.devices import CPU
 from sruserve.model.heads.config import HeadConfig
-from sruserve.server.engine.job import Scored
+from sruserve.server.engine.results import Scored
 from sruserve.server.repository.loader import engine_config
 from sruserve.server.settings import load_settings
 from tests.server.conftest import CHARACTERS, TAGS, WORDS, Serve, words_vocabulary

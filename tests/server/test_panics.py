@@ -13,8 +13,11 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from tritonclient.utils import InferenceServerException
 
 from sruserve.server.app import Application
-from sruserve.server.engine.job import Generated, Job, Sampling, SequenceInput
+from sruserve.server.engine.decoding_parameters import Sampling
+from sruserve.server.engine.job import Job
 from sruserve.server.engine.job_kind import JobKind
+from sruserve.server.engine.results import Generated
+from sruserve.server.engine.sequence_input import SequenceInput
 from sruserve.server.errors import EngineFailure, faults
 from sruserve.server.offload import run_in_thread
 from tests.server.conftest import LABELS, WORDS, Serve

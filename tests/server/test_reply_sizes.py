@@ -13,7 +13,7 @@ import pytest
 from sruserve.model.text.byte_values import Bytes
 from sruserve.server.app import Application
 from sruserve.server.budget import Budget
-from sruserve.server.engine.job import Generated
+from sruserve.server.engine.results import Generated
 from sruserve.server.errors import Overloaded
 from sruserve.server.tasks.choices import ChoiceBuilder
 from sruserve.server.tasks.chunks import ChunkBuffer, Room

@@ -12,8 +12,9 @@ import pytest
 
 from sruserve.server.auth import Spent, Tenant, Tenants
 from sruserve.server.engine.engine import Engine
-from sruserve.server.engine.job import Generated, Job
+from sruserve.server.engine.job import Job
 from sruserve.server.engine.job_kind import JobKind
+from sruserve.server.engine.results import Generated
 from sruserve.server.errors import (
     DeadlineExceeded,
     EngineFailure,

@@ -4,8 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from sruserve.server.engine.job import Embedded, SequenceInput
 from sruserve.server.engine.job_kind import JobKind
+from sruserve.server.engine.results import Embedded
+from sruserve.server.engine.sequence_input import SequenceInput
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.tasks.caller import Caller
 from sruserve.server.tasks.per_input import Results, compute

@@ -35,7 +35,7 @@ class AdmissionQueue:
     def __init__(self, config: EngineConfig, clock: Callable[[], float] = time.monotonic) -> None:
         self._config, self._clock = config, clock
         self._messages: SimpleQueue[Job | CachedState | None] = SimpleQueue()
-        self._returned: list[Job] = []  # for the next `receive`
+        self._returned: Sequence[Job] = ()  # for the next `receive`
         self._lock = Lock()
         self._turn = Lock()
         self._turn.acquire()  # of the receiving thread
@@ -163,7 +163,7 @@ class AdmissionQueue:
     def receive(self, timeout: float | None) -> list[Job | CachedState]:
         """Take all messages; wait up to `timeout` seconds (None: forever) for the first one."""
         messages: list[Job | CachedState] = [*self._returned]
-        returned, self._returned = len(messages), []
+        returned, self._returned = len(messages), ()
         try:
             message = self._wait(timeout) if timeout != 0 and not returned else None
             while True:
@@ -185,7 +185,7 @@ class AdmissionQueue:
             self._turn.acquire()
             self._wakes = False
 
-    def put_back(self, jobs: list[Job]) -> None:
+    def put_back(self, jobs: Sequence[Job]) -> None:
         """Have received jobs received again, before all others; for the receiving thread."""
         self._returned = jobs
 

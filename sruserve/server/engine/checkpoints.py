@@ -3,8 +3,10 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from sruserve.server.engine.job import Generated, Snapshot
-from sruserve.server.engine.sequence import ActiveSequence
+from sruserve.server.engine.results import Generated
+from sruserve.server.engine.sequence import EMPTY_SNAPSHOT, ActiveSequence
+from sruserve.server.engine.sequence_results import snapshot_of
+from sruserve.server.engine.snapshot import Snapshot
 from sruserve.server.engine.state_cache.transfers import Transfer
 from sruserve.server.engine.state_manager import StateManager
 
@@ -41,9 +43,9 @@ class IntermediateStates:
             transfer = self._states.copy(batch)
             for index, sequence in enumerate(batch):
                 sequence.checkpoint_pending = True
-                self._waiting.append(
-                    _IntermediateState(sequence, *sequence.take_checkpoint(now), transfer, index)
-                )
+                chunk = sequence.take_checkpoint(now)
+                state = snapshot_of(sequence, EMPTY_SNAPSHOT.row)
+                self._waiting.append(_IntermediateState(sequence, chunk, state, transfer, index))
             if rows_scarce:
                 transfer.wait()
 

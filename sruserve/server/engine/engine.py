@@ -13,24 +13,20 @@ from sruserve.server.engine.batch import Batch
 from sruserve.server.engine.burst_pipeline import BurstPipeline
 from sruserve.server.engine.checkpoints import IntermediateStates
 from sruserve.server.engine.config import EngineConfig
-from sruserve.server.engine.job import (
-    DRAINING,
-    Job,
-    PackedInputs,
-    Sampling,
-    SequenceInput,
-    Snapshot,
-    StateOutput,
-)
+from sruserve.server.engine.decoding_parameters import Sampling
+from sruserve.server.engine.job import Job
 from sruserve.server.engine.job_engine import JobEngine
 from sruserve.server.engine.metrics import Metrics
 from sruserve.server.engine.model_runner import ModelRunner
 from sruserve.server.engine.one_step import OneStep
 from sruserve.server.engine.output_reader import StepResult
 from sruserve.server.engine.pending import FinishQueue
+from sruserve.server.engine.results import DRAINING
 from sruserve.server.engine.scheduling.scheduler import Scheduler
 from sruserve.server.engine.sequence import ActiveSequence
+from sruserve.server.engine.sequence_input import PackedInputs, SequenceInput
 from sruserve.server.engine.settle import Settler
+from sruserve.server.engine.snapshot import Snapshot, StateOutput
 from sruserve.server.engine.state_cache.cache import CachedState
 from sruserve.server.engine.state_cache.copy_stream import CopyStream, copy_stream_for
 from sruserve.server.engine.state_manager import StateManager
@@ -302,8 +298,8 @@ class Engine(JobEngine):
 
         Else the scheduler takes all that arrived, and its next step.
         """
-        started = self._clock()
-        rows, left = 0, list[Job]()
+        started, rows = self._clock(), 0
+        left: Sequence[Job] = ()
         try:
             rows, left = self._one_step.answer(messages, self.alone)
         except faults() as error:  # the scheduler's steps find out whose fault it is

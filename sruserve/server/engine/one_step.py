@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -12,14 +12,17 @@ from sruserve.kernels import RaggedBatch
 from sruserve.model.folder import Model
 from sruserve.server.engine.admission_queue import AdmissionQueue
 from sruserve.server.engine.config import EngineConfig
-from sruserve.server.engine.job import Classified, ClassifiedRows, Job, PackedInputs, StateOutput
+from sruserve.server.engine.job import Job
 from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.engine.metrics import Metrics
 from sruserve.server.engine.output_reader import OutputReader
 from sruserve.server.engine.result_dispatcher import ResultDispatcher
+from sruserve.server.engine.results import Classified, ClassifiedRows
 from sruserve.server.engine.scheduling.job_turns import JobTurns, may_take_turns
 from sruserve.server.engine.scheduling.scheduler import MIN_INPUT_ROWS, Scheduler
-from sruserve.server.engine.sequence import not_finite
+from sruserve.server.engine.sequence_input import PackedInputs
+from sruserve.server.engine.sequence_results import not_finite
+from sruserve.server.engine.snapshot import StateOutput
 from sruserve.server.engine.state_cache.cache import CachedState
 from sruserve.server.engine.threads import ThreadPolicy
 
@@ -59,79 +62,73 @@ class OneStep:
         """The most rows of a step; alone: nobody else waits for its end."""
         return self._config.max_batch_tokens if alone else self._scheduler.max_input_rows
 
-    def answer(self, messages: Sequence[Job | CachedState], alone: bool) -> tuple[int, list[Job]]:
+    def answer(
+        self, messages: Sequence[Job | CachedState], alone: bool
+    ) -> tuple[int, Sequence[Job]]:
         """Answer the jobs of one step of up to `max_rows` rows; return its rows, and other jobs.
 
         The rows are 0 if the scheduler must have all messages. If this raises, no job is answered,
         and all still wait.
         """
         started = self._clock()
-        jobs: list[Job] = []
-        left: list[Job] = []
+        if not _are_plain(messages, started):
+            return 0, ()
+        jobs, left = self._choose(messages, alone)
+        inputs, lengths = _inputs_of(jobs)
+        if not lengths or not min(lengths) or max(lengths) > self._network.piece_rows:
+            return 0, ()
+        rows = sum(lengths)
+        self._begin(jobs, started)
+        probabilities = self._classify(inputs, lengths, rows)
+        self._metrics.step(len(lengths), rows, self._clock() - started)
+        self._metrics.consumed(rows)
+        self._admission_queue.mark_consumed(*jobs)
+        self._deliver(jobs, probabilities)
+        return rows, left
+
+    def _choose(self, jobs: Sequence[Job], alone: bool) -> tuple[Sequence[Job], Sequence[Job]]:
+        """The jobs of the next step, and those that are left; none if they cannot take turns."""
         rows, owner, is_shared = 0, None, False
-        for job in messages:
-            if not isinstance(job, Job) or not _is_plain(job, started):
-                return 0, []
-            jobs.append(job)
+        for job in jobs:
             if rows and job.tenant != owner:
                 is_shared = True
             owner, rows = job.tenant, rows + job.inputs
-        if rows > self._sure_rows:
-            max_rows = self.max_rows(alone)
-            if is_shared:
-                max_rows = min(max_rows, _SHARED_ROWS)
-            if rows > max_rows:
-                if not may_take_turns(jobs, max_rows):
-                    return 0, []
-                jobs, left = self._turns.choose(jobs, max_rows)
-        inputs: list[Inputs] = []
-        lengths: list[int] = []
-        for job in jobs:
-            if type(job.items) is PackedInputs:
-                inputs.append(job.items.ids.ids)
-                lengths += job.items.ids.lengths
-                continue
-            for item in job.items:
-                if item.start is not None:
-                    return 0, []
-                inputs.append(item.inputs)
-                lengths.append(len(item.inputs))
-        if not lengths or not min(lengths) or max(lengths) > self._network.piece_rows:
-            return 0, []
-        rows = sum(lengths)
+        if rows <= self._sure_rows:
+            return jobs, ()
+        max_rows = self.max_rows(alone)
+        if is_shared:
+            max_rows = min(max_rows, _SHARED_ROWS)
+        if rows <= max_rows:
+            return jobs, ()
+        return self._turns.choose(jobs, max_rows) if may_take_turns(jobs, max_rows) else ((), ())
+
+    def _begin(self, jobs: Sequence[Job], started: float) -> None:
+        """Record how long jobs have waited for their step."""
         waits: list[float] = []
         for job in jobs:
             job.begun = started
             waits.append(started - job.submitted)
         self._metrics.queued(waits)
-        probabilities = self._classify(inputs, lengths, rows)
-        self._metrics.step(len(lengths), rows, self._clock() - started)
-        self._metrics.consumed(rows)
-        self._admission_queue.mark_consumed(*jobs)
+
+    def _deliver(self, jobs: Sequence[Job], probabilities: NDArray[np.float32]) -> None:
+        """Deliver the results of jobs, which no longer wait: (inputs of all jobs, classes)."""
         is_finite = not _has_nan(probabilities)  # once for all jobs: each call takes 2 µs
         first = 0
         for job in jobs:
             end = first + len(job.items)
             # A view would keep the whole step's in memory for as long as one client takes.
-            self._deliver(job, probabilities[first:end].copy(), is_finite)
+            own = probabilities[first:end].copy()
             first = end
-        return rows, left
-
-    def _deliver(self, job: Job, probabilities: NDArray[np.float32], is_finite: bool) -> None:
-        """Deliver the results of a job, which no longer waits.
-
-        is_finite: no number of the whole step is NaN.
-        """
-        if not is_finite and _has_nan(probabilities):
-            self._dispatcher.add_error(job, not_finite())
-            return
-        if type(job.items) is PackedInputs:
-            self._dispatcher.add_results(job, ClassifiedRows(probabilities, job.items.ids.lengths))
-            return
-        results: list[Classified] = []
-        for item, of_item in zip(job.items, probabilities, strict=True):
-            results.append(Classified(of_item, len(item.inputs), None))
-        self._dispatcher.add_results(job, results)
+            if not is_finite and _has_nan(own):
+                self._dispatcher.add_error(job, not_finite())
+                continue
+            if type(job.items) is PackedInputs:
+                self._dispatcher.add_results(job, ClassifiedRows(own, job.items.ids.lengths))
+                continue
+            results: list[Classified] = []
+            for item, of_item in zip(job.items, own, strict=True):
+                results.append(Classified(of_item, len(item.inputs), None))
+            self._dispatcher.add_results(job, results)
 
     def _classify(self, inputs: list[Inputs], lengths: list[int], rows: int) -> NDArray[np.float32]:
         """The class probabilities of whole inputs of these lengths, (inputs, classes)."""
@@ -166,15 +163,36 @@ class OneStep:
         return self._output_reader.classes(hidden)
 
 
-def _is_plain(job: Job, now: float) -> bool:
-    """Whether somebody waits for the job's classes, and for nothing else."""
-    return (
-        job.kind is JobKind.CLASSIFY
-        and job.state_output is StateOutput.NONE
-        and not job.raw_scores
-        and not job.done.done()
-        and not 0 < job.deadline < now
-    )
+def _are_plain(messages: Sequence[Job | CachedState], now: float) -> TypeGuard[Sequence[Job]]:
+    """Whether all are jobs of which somebody awaits the classes, and nothing else."""
+    for job in messages:
+        if (
+            not isinstance(job, Job)
+            or job.kind is not JobKind.CLASSIFY
+            or job.state_output is not StateOutput.NONE
+            or job.raw_scores
+            or job.done.done()
+            or 0 < job.deadline < now
+        ):
+            return False
+    return True
+
+
+def _inputs_of(jobs: Sequence[Job]) -> tuple[list[Inputs], list[int]]:
+    """The inputs of jobs, and the length of each input; none if one of them continues a state."""
+    inputs: list[Inputs] = []
+    lengths: list[int] = []
+    for job in jobs:
+        if type(job.items) is PackedInputs:
+            inputs.append(job.items.ids.ids)
+            lengths += job.items.ids.lengths
+            continue
+        for item in job.items:
+            if item.start is not None:
+                return [], []
+            inputs.append(item.inputs)
+            lengths.append(len(item.inputs))
+    return inputs, lengths
 
 
 def _has_nan(values: NDArray[np.float32]) -> bool:

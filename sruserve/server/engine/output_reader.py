@@ -15,10 +15,11 @@ from sruserve.model.heads.crf import LinearChain
 from sruserve.model.heads.softmaxes import MAX_NUMBERS
 from sruserve.model.reader.spans import best_spans
 from sruserve.model.text.codec import token_text
-from sruserve.server.engine.job import Logprobs, StateOutput
 from sruserve.server.engine.job_kind import JobKind
+from sruserve.server.engine.results import Logprobs
 from sruserve.server.engine.sequence import ActiveSequence
 from sruserve.server.engine.sequence_outputs import Floats, SequenceOutputs
+from sruserve.server.engine.snapshot import StateOutput
 from sruserve.server.engine.state_cache.pool import indices
 
 

@@ -6,8 +6,10 @@ from itertools import groupby
 
 import numpy as np
 
-from sruserve.server.engine.job import Finish, Row, StateOutput
-from sruserve.server.engine.sequence import ActiveSequence, not_finite
+from sruserve.server.engine.results import Finish
+from sruserve.server.engine.sequence import ActiveSequence
+from sruserve.server.engine.sequence_results import not_finite
+from sruserve.server.engine.snapshot import Row, StateOutput
 from sruserve.server.engine.state_cache.cache import CachedState
 from sruserve.server.engine.state_cache.transfers import Transfer
 from sruserve.server.engine.state_manager import StateManager, transfer_error

@@ -5,7 +5,8 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-from sruserve.server.engine.job import Job, Result
+from sruserve.server.engine.job import Job
+from sruserve.server.engine.results import Result
 from sruserve.server.engine.state_cache.cache import CachedState
 from sruserve.server.errors import ServeError, faults
 

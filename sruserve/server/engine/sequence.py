@@ -1,98 +1,34 @@
 """One sequence of a job while the engine works on it."""
 
-import math
 from array import array
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sruserve.kernels.slots import WINDOW
 from sruserve.model.heads.crf import LinearChain
-from sruserve.model.text.codec import Codec, SpacedPieces, count_characters
-from sruserve.model.text.frames import ENDED
+from sruserve.model.text.codec import Codec, SpacedPieces
 from sruserve.server.engine.constrained.protocols import MAX_MATCH_BYTES, TextPosition
 from sruserve.server.engine.detokenizer import Detokenizer, single_bytes
-from sruserve.server.engine.job import (
+from sruserve.server.engine.job import Job
+from sruserve.server.engine.results import (
     COMPLETE,
     LENGTH,
-    Answered,
-    Classified,
-    Embedded,
-    Encoded,
     Finish,
     Generated,
-    Job,
     Logprobs,
-    Regressed,
-    Result,
-    Row,
-    Scored,
-    Snapshot,
-    StateOutput,
-    Tagged,
 )
-from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.engine.sequence_outputs import SequenceOutputs
+from sruserve.server.engine.snapshot import Row, Snapshot, StateOutput
 from sruserve.server.engine.state_cache.cache import CachedState
 from sruserve.server.engine.state_cache.transfers import Transfer
-from sruserve.server.errors import LabelsUndecided, NotFinite
 
-_EMPTY_SNAPSHOT = Snapshot(np.zeros(0, np.float32))
-_NO_IDS = np.zeros(0, np.int64)
-
+EMPTY_SNAPSHOT = Snapshot(np.zeros(0, np.float32))
+NO_IDS = np.zeros(0, np.int64)
 
 Ids = NDArray[np.int64]
-
-
-def positions_of(job: Job) -> list[TextPosition]:
-    """Return the position of every text of a job in its constraint; empty without a constraint.
-
-    Without a prompt, a text continues at its state's position in the same constraint. Otherwise
-    it starts at the beginning. Texts with the same consumed bytes are read once.
-    """
-    constraint = job.sampling.constraint
-    if constraint is None:
-        return []
-    positions: list[TextPosition] = []
-    begun: dict[bytes, TextPosition] = {}
-    for item in job.items:
-        start = item.start or _EMPTY_SNAPSHOT
-        continues = start.constraint == constraint.identity and not len(item.inputs)
-        consumed = start.consumed if continues else b""
-        if consumed in begun:
-            positions.append(begun[consumed].copy())
-        else:
-            positions.append(constraint.begin(consumed))
-            begun[consumed] = positions[-1]
-    return positions
-
-
-def sequences_of(
-    job: Job,
-    codec: Codec | None,
-    positions: Sequence[TextPosition] = (),
-    crf: LinearChain | None = None,
-) -> list["ActiveSequence"]:
-    """Create a sequence for every item of a job. Choices of one prompt share its tokens."""
-    job.unpack()
-    if not job.kind.predicts:
-        return [
-            ActiveSequence(job, index, codec, _NO_IDS, crf=crf) for index in range(len(job.items))
-        ]
-    known: dict[tuple[int, int], Ids] = {}
-    sequences = []
-    for index, item in enumerate(job.items):
-        pending = item.start.pending if item.start else -1
-        key = (id(item.inputs), pending)
-        if key not in known:
-            tokens: Ids = item.inputs.astype(np.int64, copy=False)
-            known[key] = np.concatenate(([pending], tokens)) if pending >= 0 else tokens
-        position = positions[index] if positions else None
-        sequences.append(ActiveSequence(job, index, codec, known[key], position))
-    return sequences
 
 
 class ActiveSequence:
@@ -106,6 +42,7 @@ class ActiveSequence:
     inputs: the inputs to consume; the first `done` of them are consumed.
     pending: its last token, known but not consumed; -1: none.
     outputs: the network's outputs for it.
+    detokenizer: makes its sampled tokens into text; None: there are none, or no codec.
     samples: whether tokens are sampled after its inputs.
     constraint_state: the position of the sampled text in the constraint.
     crf: decides on the labels of a tagger.
@@ -125,7 +62,7 @@ class ActiveSequence:
         crf: LinearChain | None = None,
     ) -> None:
         item = job.items[index]
-        start = item.start or _EMPTY_SNAPSHOT
+        start = item.start or EMPTY_SNAPSHOT
         self.job, self.index, self.codec = job, index, codec
         self.seed, self.choice = item.seed, item.choice
         self.row = -1
@@ -156,17 +93,17 @@ class ActiveSequence:
         self.dropped = False  # the job ended early
         self.checkpoint_pending = False
         self._since_checkpoint = 0  # characters, or tokens without a codec
-        self._detokenizer = None
+        self.detokenizer = None
         if job.kind.samples and codec is not None:
             pieces: Sequence[bytes] = codec.pieces
             if codec.ends is not None:
                 pieces = SpacedPieces(codec, int(known[-1]) if len(known) else -1)
-            self._detokenizer = Detokenizer(
+            self.detokenizer = Detokenizer(
                 pieces, job.sampling.stop, start.utf8, start.held_back, single_bytes(codec)
             )
         self._text: list[str] = []
-        if self._detokenizer and len(item.inputs):  # a new prompt completes the text held back
-            self._text.append(self._detokenizer.flush())
+        if self.detokenizer and len(item.inputs):  # a new prompt completes the text held back
+            self._text.append(self.detokenizer.flush())
         self._tokens = array("i")
         self._unread = 0  # the last tokens that are not in `_text` yet
         self._unread_characters = 0
@@ -197,7 +134,7 @@ class ActiveSequence:
 
     def forget_inputs(self) -> None:
         """Free the consumed inputs and the initial state: the sequence continues from its row."""
-        self.inputs = self.known = _NO_IDS
+        self.inputs = self.known = NO_IDS
         self.done = 0
         if self.cached_start is None:
             self.start = None
@@ -292,8 +229,8 @@ class ActiveSequence:
             return
         tokens = np.frombuffer(self._tokens[-self._unread :], np.int32)
         self._unread = 0
-        if self._detokenizer is not None:
-            text = self._detokenizer.write_all(tokens)
+        if self.detokenizer is not None:
+            text = self.detokenizer.write_all(tokens)
             self._text.append(text)
             self._unread_characters += len(text)
 
@@ -311,160 +248,33 @@ class ActiveSequence:
                 raise copy(self.constraint_state.problem)
             tokens = tokens[: self.constraint_state.uncommitted]
         used, stop, text = len(tokens), None, ""
-        if self._detokenizer is not None:
+        if self.detokenizer is not None:
             ignore = self.job.sampling.min_tokens - self.generated
-            text, used, stop = self._detokenizer.write(tokens, ignore)
+            text, used, stop = self.detokenizer.write(tokens, ignore)
             self._text.append(text)
         tokens = tokens[:used]
         self._tokens.extend(tokens)
         self._logprobs.extend(logprobs[:used])
         self.generated += used
-        self._since_checkpoint += used if self._detokenizer is None else len(text)
+        self._since_checkpoint += used if self.detokenizer is None else len(text)
         if self.constraint_state is not None:
             self.constraint_state.commit(used)
         return used, self.ending if stop is None else Finish("stop", stop), len(text)
 
-    def take_text(self, now: float) -> Generated:
-        """Return what was generated since the last call."""
+    def take_text(self, now: float, ends: bool = False) -> Generated:
+        """Return what was generated since the last call.
+
+        ends: nothing can continue the text, so what the detokenizer holds back belongs to it.
+        """
         self._read()
+        if ends and self.detokenizer is not None:
+            self._text.append(self.detokenizer.flush())
         self.last_flush, self._window = now, self.window
         generated = Generated("".join(self._text), self._tokens, self._logprobs)
         self._text, self._tokens, self._logprobs = [], array("i"), []
         return generated
 
-    def take_checkpoint(self, now: float) -> tuple[Generated, Snapshot]:
-        """Return what was generated since the last call, and the state after it without its row."""
+    def take_checkpoint(self, now: float) -> Generated:
+        """Return what was generated since the last call, which an intermediate state follows."""
         self._since_checkpoint = 0
-        return self.take_text(now), self._snapshot(_EMPTY_SNAPSHOT.row)
-
-    def finish(self, row: Row | CachedState | None, finish: Finish) -> Result:
-        """Return the last result, with the end state if `row` holds it."""
-        job = self.job
-        if self.crf is not None:
-            return self._labelled(self.crf, row)
-        self._read()
-        continues = job.state_output is not StateOutput.NONE and finish is not COMPLETE
-        if self._detokenizer is not None and not continues and finish.stop_reason is None:
-            self._text.append(self._detokenizer.flush())
-        state = None if row is None else self._snapshot(row)
-        if not job.kind.samples:
-            return self._collected_result(state)
-        last = self.take_text(0.0)
-        return Generated(
-            last.text,
-            last.tokens,
-            last.logprobs,
-            finish_reason=finish.finish_reason,
-            stop_reason=finish.stop_reason,
-            state=state,
-        )
-
-    def _collected_result(self, state: Snapshot | None) -> Result:
-        """Return the result of a job that samples no tokens, from the outputs of all steps."""
-        item, outputs, steps = self.job.items[self.index], self.outputs, len(self.inputs)
-        match self.job.kind:
-            case JobKind.TAG:
-                start = item.start or _EMPTY_SNAPSHOT
-                before = int(start.probabilities.argmax()) if len(start.probabilities) else None
-                labels = np.concatenate([_NO_IDS, *outputs.labels])
-                scores = np.concatenate([_EMPTY_SNAPSHOT.probabilities, *outputs.values])
-                if np.isnan(scores).any():
-                    raise not_finite()
-                return Tagged(labels, scores, before, steps, state)
-            case JobKind.REGRESS_STEPS:
-                last = outputs.probabilities
-                width = 0 if last is None else len(last)
-                every = np.concatenate([np.zeros((0, width), np.float32), *outputs.values])
-                if np.isnan(every).any():
-                    raise not_finite()
-                return Regressed(last, steps, state, every)
-            case JobKind.ANSWER:
-                if not outputs.spans:
-                    raise not_finite()
-                return Answered(outputs.spans, steps, state)
-            case JobKind.ENCODE:
-                encoded = np.concatenate(outputs.values) if steps else np.zeros((0, 0), np.float32)
-                return Encoded(encoded, steps, state)
-            case JobKind.EMBED:
-                if outputs.vector is not None and not np.isfinite(outputs.vector).all():
-                    raise not_finite()
-                return Embedded(outputs.vector, steps, state)
-            case JobKind.SCORE:
-                # fsum rounds once, so the sum does not depend on how the engine split the input.
-                total = math.fsum(value for values in outputs.values for value in values.tolist())
-                if not math.isfinite(total):
-                    raise not_finite()
-                targets = self.known[1:]
-                characters = count_characters(self.codec, self.known)
-                return Scored(total, len(targets), characters, steps, state, outputs.logprobs)
-        probabilities = outputs.logits if self.job.raw_scores else outputs.probabilities
-        # If one of them is NaN, all are.
-        if probabilities is not None and math.isnan(probabilities.item(-1)):
-            raise not_finite()
-        if self.job.kind is JobKind.REGRESS:
-            return Regressed(probabilities, steps, state)
-        return Classified(probabilities, steps, state)
-
-    def _labelled(self, crf: LinearChain, row: Row | CachedState | None) -> Tagged:
-        """Return the labels that are final, with the end state if `row` holds it."""
-        item, paths = self.job.items[self.index], self.outputs.paths
-        assert paths is not None
-        labels, scores, rest = crf.settle(paths) if item.more else crf.finish(paths)
-        if (pending := len(rest.steps)) > crf.window:
-            raise LabelsUndecided(
-                f"more than {crf.window} labels are open until the CRF reads more, and a state "
-                f"holds at most {crf.window} open labels: send the whole input in one request, or "
-                "save the model with a larger `crf_window`; the stream keeps its previous state"
-            )
-        if np.isnan(scores).any() or not rest.is_finite:
-            raise not_finite()
-        before = paths.before if paths.before >= 0 else None
-        state = None
-        if row is not None:
-            packed, (text, places) = rest.pack(), item.tail(pending)
-            if not np.isfinite(packed).all():
-                raise not_finite()
-            state = replace(
-                self._snapshot(row),
-                word=item.word if item.more else ENDED,
-                held_back=text,
-                window=places,
-                probabilities=packed,
-            )
-        return Tagged(labels, scores, before, len(self.inputs), state, pending)
-
-    def _snapshot(self, row: Row | CachedState) -> Snapshot:
-        """Return the end state. Raises `NotFinite` if `row` is a copy that is not finite."""
-        if isinstance(row, np.ndarray) and not np.isfinite(row).all():
-            raise not_finite()
-        item = self.job.items[self.index]
-        if not self.job.kind.predicts:
-            probabilities = (
-                _EMPTY_SNAPSHOT.probabilities
-                if self.outputs.probabilities is None
-                else self.outputs.probabilities
-            )
-            return Snapshot(row, self.steps, word=item.word, probabilities=probabilities)
-        start = item.start
-        detokenizer, constraint = self._detokenizer, self.job.sampling.constraint
-        return Snapshot(
-            row,
-            self.steps,
-            self.pending,
-            seed=self.seed,
-            choice=self.choice,
-            window=tuple(self.window),
-            word=item.word,
-            utf8=detokenizer.utf8 if detokenizer else start.utf8 if start else b"",
-            held_back=detokenizer.held_back if detokenizer else start.held_back if start else "",
-            constraint=b"" if constraint is None else constraint.identity,
-            consumed=b"" if self.constraint_state is None else self.constraint_state.consumed,
-        )
-
-
-def not_finite() -> NotFinite:
-    """Return the error for a sequence whose result or state has NaN or infinite numbers."""
-    return NotFinite(
-        "the model computes NaN or infinite numbers for this input, so there is no result: change "
-        "the input, or go back to an earlier step if it continues a stream"
-    )
+        return self.take_text(now)

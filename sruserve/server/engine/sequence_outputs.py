@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from sruserve.model.heads.paths import Paths
 from sruserve.model.reader.spans import Spans
-from sruserve.server.engine.job import Logprobs
+from sruserve.server.engine.results import Logprobs
 
 Floats = NDArray[np.float32]
 

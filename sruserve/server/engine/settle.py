@@ -10,14 +10,17 @@ from sruserve.server.engine.batch import Batch
 from sruserve.server.engine.checkpoints import IntermediateStates
 from sruserve.server.engine.config import EngineConfig
 from sruserve.server.engine.graph_decoder import Burst
-from sruserve.server.engine.job import LENGTH, Finish, Job, StateOutput
+from sruserve.server.engine.job import Job
 from sruserve.server.engine.metrics import Metrics
 from sruserve.server.engine.model_runner import ModelRunner
 from sruserve.server.engine.output_reader import StepResult
 from sruserve.server.engine.pending import FinishQueue, PendingFinish, Stopped
 from sruserve.server.engine.result_dispatcher import ResultDispatcher
+from sruserve.server.engine.results import LENGTH, Finish
 from sruserve.server.engine.scheduling.scheduler import Scheduler
 from sruserve.server.engine.sequence import ActiveSequence
+from sruserve.server.engine.sequence_results import result_of
+from sruserve.server.engine.snapshot import StateOutput
 from sruserve.server.engine.state_manager import StateManager, transfer_error
 from sruserve.server.errors import ServeError, faults
 
@@ -281,7 +284,7 @@ class Settler:
         if pending.error is not None:
             raise pending.error
         sequence = pending.sequence
-        result = sequence.finish(pending.row, pending.finish)
+        result = result_of(sequence, pending.row, pending.finish)
         self._states.free(sequence)
         last = self._scheduler.finish(sequence)
         self._dispatcher.add_result(sequence.job, sequence.index, result, last=last)

@@ -9,8 +9,9 @@ import torch
 from sruserve.kernels.oom import is_out_of_memory
 from sruserve.model.state import StateLayout
 from sruserve.server.engine.config import EngineConfig
-from sruserve.server.engine.job import Job, StateOutput
+from sruserve.server.engine.job import Job
 from sruserve.server.engine.sequence import ActiveSequence
+from sruserve.server.engine.snapshot import StateOutput
 from sruserve.server.engine.state_cache.cache import CachedState, CacheFull, StateCache
 from sruserve.server.engine.state_cache.copy_stream import CopyStream
 from sruserve.server.engine.state_cache.pool import HostRows, StatePool

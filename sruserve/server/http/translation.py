@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sruserve.server.auth import Tenants
-from sruserve.server.engine.job import Translated
+from sruserve.server.engine.results import Translated
 from sruserve.server.http.call import ReplyWriter
 from sruserve.server.http.sse import DONE, error_event, send_events
 from sruserve.server.http.v1 import PerInputEndpoint

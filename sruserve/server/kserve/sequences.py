@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from sruserve.server.auth import Tenant
-from sruserve.server.engine.job import Snapshot
+from sruserve.server.engine.snapshot import Snapshot
 from sruserve.server.errors import (
     InvalidRequest,
     ServeError,

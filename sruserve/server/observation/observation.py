@@ -6,8 +6,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from sruserve.server.engine.job import Generated, Job
+from sruserve.server.engine.job import Job
 from sruserve.server.engine.job_kind import JobKind
+from sruserve.server.engine.results import Generated
 from sruserve.server.observation.traceparent import TraceParent
 
 

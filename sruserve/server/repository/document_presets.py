@@ -10,7 +10,8 @@ from pydantic import TypeAdapter, model_validator
 from sruserve.model.folder_files import PRESETS_FILE
 from sruserve.model.reader.network import Reader
 from sruserve.model.reader.words import Document
-from sruserve.server.engine.job import SequenceInput, StateOutput
+from sruserve.server.engine.sequence_input import SequenceInput
+from sruserve.server.engine.snapshot import StateOutput
 from sruserve.server.errors import InvalidRequest, ServeError
 from sruserve.server.repository.passage import DocumentPreset, Passage
 from sruserve.server.repository.passage_reading import check_lists, read_passage, reader_of

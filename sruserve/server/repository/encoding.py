@@ -13,7 +13,7 @@ from sruserve.model.folder import Model
 from sruserve.model.text.codec import Codec
 from sruserve.model.text.frames import ENDED, Frame
 from sruserve.model.text.packed import PackedIds
-from sruserve.server.engine.job import Snapshot
+from sruserve.server.engine.snapshot import Snapshot
 from sruserve.server.errors import (
     CannotStream,
     EmptyInput,

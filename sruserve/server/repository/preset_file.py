@@ -18,8 +18,11 @@ from pydantic import (
 from sruserve.model.errors import printable
 from sruserve.model.files import read_regular
 from sruserve.model.json_names import RepeatedName, load_json
-from sruserve.server.engine.job import Job, Result, SequenceInput, StateOutput
+from sruserve.server.engine.job import Job
 from sruserve.server.engine.job_kind import JobKind
+from sruserve.server.engine.results import Result
+from sruserve.server.engine.sequence_input import SequenceInput
+from sruserve.server.engine.snapshot import StateOutput
 from sruserve.server.errors import ServeError
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.settings import SettingsError

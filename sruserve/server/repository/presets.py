@@ -6,7 +6,8 @@ from typing import Self
 from pydantic import TypeAdapter, model_validator
 
 from sruserve.model.folder_files import PRESETS_FILE
-from sruserve.server.engine.job import SequenceInput, Snapshot, StateOutput
+from sruserve.server.engine.sequence_input import SequenceInput
+from sruserve.server.engine.snapshot import Snapshot, StateOutput
 from sruserve.server.errors import CannotStream, EmptyInput, ServeError
 from sruserve.server.repository.document_presets import document_presets
 from sruserve.server.repository.encoding import encode_features, encode_input

@@ -9,8 +9,9 @@ import torch
 
 from sruserve.model.versions import VERSION_MARK
 from sruserve.server.auth import Tenant
-from sruserve.server.engine.job import Job, Snapshot
+from sruserve.server.engine.job import Job
 from sruserve.server.engine.job_engine import JobEngine
+from sruserve.server.engine.snapshot import Snapshot
 from sruserve.server.errors import CannotStream
 from sruserve.server.repository.passage import DocumentPreset
 from sruserve.server.state.life import StateLife

@@ -9,7 +9,8 @@ import torch
 from sruserve.model.folder import Model
 from sruserve.server.auth import Tenant
 from sruserve.server.engine.engine import Engine
-from sruserve.server.engine.job import Result, Snapshot, StateOutput
+from sruserve.server.engine.results import Result
+from sruserve.server.engine.snapshot import Snapshot, StateOutput
 from sruserve.server.errors import InvalidRequest, PresetNotFound, first_of
 from sruserve.server.offload import Offload
 from sruserve.server.repository.passage import DocumentPreset

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sruserve.server.engine.constrained.protocols import IDENTITY_BYTES, MAX_MATCH_BYTES
-from sruserve.server.engine.job import Snapshot
+from sruserve.server.engine.snapshot import Snapshot
 from sruserve.server.errors import StateNotFinite, StateTampered
 
 # steps, pending, seed, choice; then the numbers of floats in the row and in the probabilities, of

@@ -6,7 +6,7 @@ from sruserve.kernels.slots import WINDOW
 from sruserve.model.folder import Model
 from sruserve.model.heads.crf import LinearChain
 from sruserve.server.auth import Tenant
-from sruserve.server.engine.job import Snapshot
+from sruserve.server.engine.snapshot import Snapshot
 from sruserve.server.errors import StateRefused, StateTampered, StateTooLarge
 from sruserve.server.metrics.metrics import state_metrics
 from sruserve.server.state.codec import numbers_size

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from sruserve.model.folder import Model
-from sruserve.server.engine.job import Snapshot
+from sruserve.server.engine.snapshot import Snapshot
 from sruserve.server.engine.state_cache.cache import CachedState
 from sruserve.server.errors import StateRefused
 from sruserve.server.state.token import Binding, StateSealer, claimed_binding

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from cryptography.exceptions import InvalidTag
 
-from sruserve.server.engine.job import Snapshot
+from sruserve.server.engine.snapshot import Snapshot
 from sruserve.server.errors import (
     StateExpired,
     StateTampered,

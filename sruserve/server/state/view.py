@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sruserve.model.state import StateLayout
-from sruserve.server.engine.job import Snapshot
+from sruserve.server.engine.snapshot import Snapshot
 
 MAX_VALUES = 1024
 FIXED_NUMBERS = 4  # of a tensor, beside its values

@@ -10,8 +10,8 @@ from sruserve.server.auth import Tenant
 from sruserve.server.budget import Budget, Hold
 from sruserve.server.clocks import SYSTEM_CLOCKS, Clocks
 from sruserve.server.engine.engine import Engine
-from sruserve.server.engine.job import Snapshot, StateOutput
 from sruserve.server.engine.job_engine import JobEngine
+from sruserve.server.engine.snapshot import Snapshot, StateOutput
 from sruserve.server.errors import ServeError, StreamExists, TooManyAtOnce
 from sruserve.server.metrics.metrics import stream_metrics
 from sruserve.server.repository.served_model import ServedModel

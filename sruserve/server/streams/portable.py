@@ -5,8 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from sruserve.server.engine.job import Job, Result, SequenceInput, Snapshot, StateOutput
+from sruserve.server.engine.job import Job
 from sruserve.server.engine.job_kind import JobKind
+from sruserve.server.engine.results import Result
+from sruserve.server.engine.sequence_input import SequenceInput
+from sruserve.server.engine.snapshot import Snapshot, StateOutput
 from sruserve.server.engine.state_cache.cache import CachedState
 from sruserve.server.repository.served_model import ServedModel
 

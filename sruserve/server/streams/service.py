@@ -12,8 +12,8 @@ from weakref import WeakValueDictionary
 from sruserve.server.auth import Tenant
 from sruserve.server.clocks import SYSTEM_CLOCKS
 from sruserve.server.ending import STORE_SECONDS
-from sruserve.server.engine.job import Snapshot, StateOutput
 from sruserve.server.engine.job_engine import JobEngine
+from sruserve.server.engine.snapshot import Snapshot, StateOutput
 from sruserve.server.errors import (
     InputTooLong,
     NoCheckpoint,

@@ -2,8 +2,8 @@
 
 from sruserve.server.budget import Hold
 from sruserve.server.engine.engine import Engine
-from sruserve.server.engine.job import Snapshot
 from sruserve.server.engine.job_engine import JobEngine
+from sruserve.server.engine.snapshot import Snapshot
 from sruserve.server.engine.state_cache.cache import CachedState
 from sruserve.server.errors import StateWrongModel
 from sruserve.server.repository.served_model import ServedModel

@@ -3,7 +3,9 @@
 from dataclasses import replace
 from typing import Self
 
-from sruserve.server.engine.job import Job, Result, Snapshot, StateOutput
+from sruserve.server.engine.job import Job
+from sruserve.server.engine.results import Result
+from sruserve.server.engine.snapshot import Snapshot, StateOutput
 from sruserve.server.errors import InvalidRequest
 from sruserve.server.repository.served_model import ServedModel, StateRequest
 from sruserve.server.streams.shared_state import SharedState

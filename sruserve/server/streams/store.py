@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 from typing import Protocol, Self
 
 from sruserve.server.auth import Tenant
-from sruserve.server.engine.job import Snapshot, StateOutput
 from sruserve.server.engine.job_engine import JobEngine
+from sruserve.server.engine.snapshot import Snapshot, StateOutput
 from sruserve.server.errors import StoreUnavailable, StreamExpired, StreamUnknown
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.streams.shared_state import SharedState

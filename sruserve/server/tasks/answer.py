@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from sruserve.server.engine.job import Answered
 from sruserve.server.engine.job_kind import JobKind
+from sruserve.server.engine.results import Answered
 from sruserve.server.repository.passage import Passage
 from sruserve.server.repository.passage_reading import reader_of
 from sruserve.server.repository.served_model import ServedModel

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sruserve.model.text.codec import SpacedPieces, token_text
-from sruserve.server.engine.job import Generated
+from sruserve.server.engine.results import Generated
 from sruserve.server.offload import LONG_TOKENS, MAX_INLINE_STATES
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.tasks.completion_request import CompletionRequest

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Generic, TypeVar
 
 from sruserve.server.budget import Hold
-from sruserve.server.engine.job import Generated, Translated
+from sruserve.server.engine.results import Generated, Translated
 from sruserve.server.errors import Overloaded, ServeError
 from sruserve.server.tasks.caller import Caller, ClientDisconnected
 

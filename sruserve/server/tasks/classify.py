@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from sruserve.server.engine.job import Classified, SequenceInput
 from sruserve.server.engine.job_kind import JobKind
+from sruserve.server.engine.results import Classified
+from sruserve.server.engine.sequence_input import SequenceInput
 from sruserve.server.errors import InvalidRequest
 from sruserve.server.repository.encoding import Ids, Tokens, encode_input
 from sruserve.server.repository.served_model import ServedModel, with_states

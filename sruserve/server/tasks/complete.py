@@ -6,8 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 from sruserve.server.auth import Spent
-from sruserve.server.engine.job import Job, Sampling, SequenceInput, Snapshot
+from sruserve.server.engine.decoding_parameters import Sampling
+from sruserve.server.engine.job import Job
 from sruserve.server.engine.job_kind import JobKind
+from sruserve.server.engine.sequence_input import SequenceInput
+from sruserve.server.engine.snapshot import Snapshot
 from sruserve.server.errors import Refused
 from sruserve.server.repository.encoding import Tokens
 from sruserve.server.repository.served_model import ServedModel

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from time import perf_counter
 from typing import Any
 
-from sruserve.server.engine.job import Generated, StateOutput
+from sruserve.server.engine.results import Generated
+from sruserve.server.engine.snapshot import StateOutput
 from sruserve.server.metrics.metrics import character_gap, first_character
 from sruserve.server.offload import LONG_CHARACTERS, offload
 from sruserve.server.repository.served_model import ServedModel

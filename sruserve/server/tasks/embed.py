@@ -7,8 +7,9 @@ vector is its last output. The vector is not normalised.
 
 from typing import Any
 
-from sruserve.server.engine.job import Embedded, SequenceInput
 from sruserve.server.engine.job_kind import JobKind
+from sruserve.server.engine.results import Embedded
+from sruserve.server.engine.sequence_input import SequenceInput
 from sruserve.server.errors import InvalidRequest
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.tasks.caller import Caller

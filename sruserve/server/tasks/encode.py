@@ -4,8 +4,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from sruserve.server.engine.job import Encoded, SequenceInput
 from sruserve.server.engine.job_kind import JobKind
+from sruserve.server.engine.results import Encoded
+from sruserve.server.engine.sequence_input import SequenceInput
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.tasks.caller import Caller
 from sruserve.server.tasks.per_input import Results, compute

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from sruserve.server.engine.job import Snapshot
+from sruserve.server.engine.snapshot import Snapshot
 from sruserve.server.errors import (
     EmptyInput,
     InputTooLong,

@@ -7,8 +7,10 @@ from operator import attrgetter
 from typing import Any, Protocol, Self, runtime_checkable
 
 from sruserve.server.auth import Spent
-from sruserve.server.engine.job import Job, PackedInputs, SequenceInput, StateOutput
+from sruserve.server.engine.job import Job
 from sruserve.server.engine.job_kind import JobKind
+from sruserve.server.engine.sequence_input import PackedInputs, SequenceInput
+from sruserve.server.engine.snapshot import StateOutput
 from sruserve.server.errors import Refused
 from sruserve.server.offload import LONG_CHARACTERS, MAX_INLINE_STATES
 from sruserve.server.repository.served_model import ServedModel

@@ -9,7 +9,7 @@ from sruserve.model.reader.config import COLUMNS, ReaderConfig
 from sruserve.model.reader.encoded import StoredDocument
 from sruserve.model.reader.network import Reader
 from sruserve.model.reader.words import Document
-from sruserve.server.engine.job import SequenceInput
+from sruserve.server.engine.sequence_input import SequenceInput
 from sruserve.server.repository.passage import DocumentPreset, Passage
 from sruserve.server.repository.passage_reading import reader_of
 from sruserve.server.repository.served_model import ServedModel

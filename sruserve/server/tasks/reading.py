@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from sruserve.model.text.codec import Codec
-from sruserve.server.engine.job import Snapshot
+from sruserve.server.engine.snapshot import Snapshot
 from sruserve.server.errors import InputTooLong
 from sruserve.server.offload import Offload, offload
 from sruserve.server.repository.encoding import Tokens, read_part

@@ -11,8 +11,11 @@ from numpy.typing import NDArray
 
 from sruserve.model.heads.regression import Regression
 from sruserve.server.auth import Spent
-from sruserve.server.engine.job import Job, Regressed, SequenceInput, Snapshot, StateOutput
+from sruserve.server.engine.job import Job
 from sruserve.server.engine.job_kind import JobKind
+from sruserve.server.engine.results import Regressed
+from sruserve.server.engine.sequence_input import SequenceInput
+from sruserve.server.engine.snapshot import Snapshot, StateOutput
 from sruserve.server.errors import InvalidRequest
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.tasks.caller import Caller

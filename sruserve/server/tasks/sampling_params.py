@@ -3,7 +3,7 @@
 import math
 
 from sruserve.server.engine.constrained.protocols import TextConstraint
-from sruserve.server.engine.job import Sampling
+from sruserve.server.engine.decoding_parameters import Sampling
 from sruserve.server.errors import InputTooLong, InvalidRequest
 from sruserve.server.repository.encoding import check_ids
 from sruserve.server.repository.served_model import ServedModel

@@ -3,8 +3,10 @@
 from math import log
 from typing import Any
 
-from sruserve.server.engine.job import Scored, SequenceInput, Snapshot
 from sruserve.server.engine.job_kind import JobKind
+from sruserve.server.engine.results import Scored
+from sruserve.server.engine.sequence_input import SequenceInput
+from sruserve.server.engine.snapshot import Snapshot
 from sruserve.server.repository.encoding import Tokens, encode_input
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.tasks.caller import Caller

@@ -7,7 +7,8 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from sruserve.server.engine.job import SequenceInput, Snapshot
+from sruserve.server.engine.sequence_input import SequenceInput
+from sruserve.server.engine.snapshot import Snapshot
 from sruserve.server.errors import EmptyInput, InputTooLong, InvalidRequest
 from sruserve.server.offload import LONG_CHARACTERS, offload
 from sruserve.server.repository.encoding import Features, encode_features

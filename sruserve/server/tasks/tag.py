@@ -4,8 +4,9 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from sruserve.server.engine.engine import Engine
-from sruserve.server.engine.job import SequenceInput, Tagged
 from sruserve.server.engine.job_kind import JobKind
+from sruserve.server.engine.results import Tagged
+from sruserve.server.engine.sequence_input import SequenceInput
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.tasks.caller import Caller
 from sruserve.server.tasks.limits import NUMBER_BYTES, text_numbers

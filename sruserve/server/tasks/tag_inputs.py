@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sruserve.model.text.frames import ENDED
-from sruserve.server.engine.job import SequenceInput, Snapshot
+from sruserve.server.engine.sequence_input import SequenceInput
+from sruserve.server.engine.snapshot import Snapshot
 from sruserve.server.errors import CannotStream
 from sruserve.server.repository.encoding import Ids, Tokens, encode_input, locate_input
 from sruserve.server.repository.served_model import ServedModel

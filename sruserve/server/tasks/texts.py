@@ -4,7 +4,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sruserve.server.engine.job import PackedInputs, SequenceInput, Snapshot
+from sruserve.server.engine.sequence_input import PackedInputs, SequenceInput
+from sruserve.server.engine.snapshot import Snapshot
 from sruserve.server.errors import InvalidRequest
 from sruserve.server.repository.encoding import Tokens, encode_input, encode_texts
 from sruserve.server.repository.served_model import ServedModel

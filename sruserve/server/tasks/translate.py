@@ -6,8 +6,10 @@ from typing import Any
 
 from sruserve.model.text.codec import token_text
 from sruserve.model.translation.text import SideText
-from sruserve.server.engine.job import BeamSearch, Hypothesis, Job, Translated
+from sruserve.server.engine.decoding_parameters import BeamSearch
+from sruserve.server.engine.job import Job
 from sruserve.server.engine.job_kind import JobKind
+from sruserve.server.engine.results import Hypothesis, Translated
 from sruserve.server.engine.translation.needs import Needs
 from sruserve.server.errors import InvalidRequest, Refused
 from sruserve.server.offload import LONG_CHARACTERS

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from sruserve.server.engine.job import Translated
+from sruserve.server.engine.results import Translated
 from sruserve.server.offload import LONG_CHARACTERS
 from sruserve.server.repository.served_translator import ServedTranslator
 from sruserve.server.tasks.caller import Caller

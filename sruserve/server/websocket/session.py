@@ -8,7 +8,7 @@ from pydantic_core import from_json
 
 from sruserve.server.auth import Tenant, Tenants
 from sruserve.server.budget import Hold
-from sruserve.server.engine.job import Snapshot, StateOutput
+from sruserve.server.engine.snapshot import Snapshot, StateOutput
 from sruserve.server.errors import (
     Draining,
     InvalidRequest,

@@ -24,7 +24,7 @@ from bench.report.report import Report
 from bench.report.targets import Check, Target
 from sruserve.kernels import RaggedBatch
 from sruserve.kernels.reference.scan import reference_scan
-from sruserve.server.engine.job import Sampling
+from sruserve.server.engine.decoding_parameters import Sampling
 from sruserve.server.engine.sampling.sampler import Sampler
 from sruserve.server.engine.sampling.uniforms import uniforms
 

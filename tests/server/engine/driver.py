@@ -11,19 +11,13 @@ from numpy.typing import NDArray
 
 from sruserve.model.folder import Model
 from sruserve.server.engine.config import EngineConfig
+from sruserve.server.engine.decoding_parameters import Sampling
 from sruserve.server.engine.engine import Engine
-from sruserve.server.engine.job import (
-    Classified,
-    Generated,
-    Job,
-    Result,
-    Sampling,
-    Scored,
-    SequenceInput,
-    Snapshot,
-    StateOutput,
-)
+from sruserve.server.engine.job import Job
 from sruserve.server.engine.job_kind import JobKind
+from sruserve.server.engine.results import Classified, Generated, Result, Scored
+from sruserve.server.engine.sequence_input import SequenceInput
+from sruserve.server.engine.snapshot import Snapshot, StateOutput
 from sruserve.server.engine.state_cache.copy_stream import CopyStream
 
 

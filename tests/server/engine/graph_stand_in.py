@@ -17,8 +17,8 @@ from sruserve.kernels import RaggedBatch
 from sruserve.kernels.slots import WINDOW, Slots
 from sruserve.model.folder import Model
 from sruserve.model.runtime import Runtime
+from sruserve.server.engine.decoding_parameters import Sampling
 from sruserve.server.engine.graph_decoder import GraphDecoder
-from sruserve.server.engine.job import Sampling
 from sruserve.server.engine.sampling.sampler import Sampler
 from sruserve.server.engine.sampling.uniforms import uniforms
 

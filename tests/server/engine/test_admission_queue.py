@@ -9,8 +9,9 @@ import pytest
 
 from sruserve.server.engine.admission_queue import AdmissionQueue
 from sruserve.server.engine.config import EngineConfig
-from sruserve.server.engine.job import Job, SequenceInput
+from sruserve.server.engine.job import Job
 from sruserve.server.engine.job_kind import JobKind
+from sruserve.server.engine.sequence_input import SequenceInput
 from sruserve.server.errors import Overloaded
 
 

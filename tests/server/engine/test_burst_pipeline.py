@@ -13,11 +13,14 @@ import pytest
 
 from sruserve.model.folder import Model
 from sruserve.server.engine.config import EngineConfig
+from sruserve.server.engine.decoding_parameters import Sampling
 from sruserve.server.engine.engine import _STEPS_BESIDE
 from sruserve.server.engine.graph_decoder import GraphDecoder
-from sruserve.server.engine.job import Generated, Sampling, SequenceInput, StateOutput
 from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.engine.model_runner import ModelRunner
+from sruserve.server.engine.results import Generated
+from sruserve.server.engine.sequence_input import SequenceInput
+from sruserve.server.engine.snapshot import StateOutput
 from sruserve.server.errors import EngineFailure
 from tests.server.engine.driver import Driver, Submission, same_state
 from tests.server.engine.graph_stand_in import on_graphs

@@ -10,9 +10,7 @@ from sruserve.server.engine.config import EngineConfig
 from sruserve.server.engine.constrained.byte_vocabulary import ByteVocabulary
 from sruserve.server.engine.constrained.constraint import Constraint
 from sruserve.server.engine.constrained.state import ConstraintState
-from sruserve.server.engine.job import (
-    Generated,
-)
+from sruserve.server.engine.results import Generated
 from sruserve.server.engine.scheduling.scheduler import Scheduler
 from tests.server.engine.driver import Driver
 from tests.support import random_model

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sruserve.server.engine.config import EngineConfig
-from sruserve.server.engine.job import Classified, SequenceInput
 from sruserve.server.engine.job_kind import JobKind
+from sruserve.server.engine.results import Classified
+from sruserve.server.engine.sequence_input import SequenceInput
 from tests.server.engine.driver import Driver, row_of, same_state
 from tests.server.engine.long_text import TEXT
 from tests.support import random_model

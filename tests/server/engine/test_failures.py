@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from sruserve.model.network import Network
-from sruserve.server.engine.job import SequenceInput, Snapshot
 from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.engine.scheduling.scheduler import Scheduler
 from sruserve.server.engine.sequence import ActiveSequence
+from sruserve.server.engine.sequence_input import SequenceInput
+from sruserve.server.engine.snapshot import Snapshot
 from sruserve.server.errors import (
     Draining,
     EngineFailure,

@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 
 from sruserve.server.engine.config import EngineConfig
-from sruserve.server.engine.job import Generated, Sampling, SequenceInput, StateOutput
+from sruserve.server.engine.decoding_parameters import Sampling
 from sruserve.server.engine.job_kind import JobKind
+from sruserve.server.engine.results import Generated
+from sruserve.server.engine.sequence_input import SequenceInput
+from sruserve.server.engine.snapshot import StateOutput
 from sruserve.server.errors import (
     DeadlineExceeded,
     EmptyInput,

@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sruserve.server.engine.job import Job, Sampling, SequenceInput
+from sruserve.server.engine.decoding_parameters import Sampling
+from sruserve.server.engine.job import Job
 from sruserve.server.engine.job_kind import JobKind
+from sruserve.server.engine.job_sequences import sequences_of
 from sruserve.server.engine.ledger import Ledger
-from sruserve.server.engine.sequence import ActiveSequence, sequences_of
+from sruserve.server.engine.sequence import ActiveSequence
+from sruserve.server.engine.sequence_input import SequenceInput
 
 STEPS = 4
 

@@ -10,8 +10,10 @@ import pytest
 
 from sruserve.model.folder import Model
 from sruserve.model.network import Network
-from sruserve.server.engine.job import Classified, SequenceInput, Snapshot, StateOutput
 from sruserve.server.engine.job_kind import JobKind
+from sruserve.server.engine.results import Classified
+from sruserve.server.engine.sequence_input import SequenceInput
+from sruserve.server.engine.snapshot import Snapshot, StateOutput
 from sruserve.server.engine.state_cache.cache import CachedState
 from sruserve.server.errors import EngineFailure, Overloaded
 from tests.server.engine.driver import Driver, Submission

@@ -12,8 +12,11 @@ from torch import Tensor
 from sruserve.kernels.side_stream import StreamEvent
 from sruserve.model.folder import Model
 from sruserve.server.engine.config import EngineConfig
-from sruserve.server.engine.job import Generated, Sampling, SequenceInput, Snapshot, StateOutput
+from sruserve.server.engine.decoding_parameters import Sampling
 from sruserve.server.engine.job_kind import JobKind
+from sruserve.server.engine.results import Generated
+from sruserve.server.engine.sequence_input import SequenceInput
+from sruserve.server.engine.snapshot import Snapshot, StateOutput
 from sruserve.server.errors import EngineFailure
 from tests.server.engine.driver import Driver, Submission, same_state
 from tests.server.engine.hand_copy_stream import HandCopyStream

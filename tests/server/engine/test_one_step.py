@@ -17,8 +17,10 @@ from sruserve.model.heads.config import HeadConfig
 from sruserve.model.network import Network
 from sruserve.model.text.packed import PackedIds
 from sruserve.server.engine.config import EngineConfig
-from sruserve.server.engine.job import Classified, PackedInputs, SequenceInput, StateOutput
 from sruserve.server.engine.job_kind import JobKind
+from sruserve.server.engine.results import Classified
+from sruserve.server.engine.sequence_input import PackedInputs, SequenceInput
+from sruserve.server.engine.snapshot import StateOutput
 from sruserve.server.errors import DeadlineExceeded, EngineFailure, NotFinite
 from tests.server.engine.driver import Driver, Submission
 from tests.server.engine.thousands import CLASSIFIER

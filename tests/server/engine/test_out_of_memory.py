@@ -11,11 +11,14 @@ from sruserve.model.folder import Model
 from sruserve.model.network import Network
 from sruserve.server.engine import state_manager as states
 from sruserve.server.engine.config import EngineConfig
-from sruserve.server.engine.job import Generated, Sampling, SequenceInput, StateOutput
+from sruserve.server.engine.decoding_parameters import Sampling
 from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.engine.model_runner import ModelRunner
 from sruserve.server.engine.output_reader import StepResult
+from sruserve.server.engine.results import Generated
 from sruserve.server.engine.scheduling import scheduler
+from sruserve.server.engine.sequence_input import SequenceInput
+from sruserve.server.engine.snapshot import StateOutput
 from sruserve.server.engine.state_cache.cache import StateCache
 from sruserve.server.engine.state_cache.pool import StatePool
 from sruserve.server.errors import OutOfDeviceMemory

@@ -11,10 +11,12 @@ from torch import Tensor
 from sruserve.model.folder import Model
 from sruserve.model.heads.regression import Regression
 from sruserve.server.engine.config import EngineConfig
-from sruserve.server.engine.job import Encoded, SequenceInput, StateOutput, Tagged
 from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.engine.output_reader import OutputReader, OutputSlice
+from sruserve.server.engine.results import Encoded, Tagged
+from sruserve.server.engine.sequence_input import SequenceInput
 from sruserve.server.engine.sequence_outputs import SequenceOutputs
+from sruserve.server.engine.snapshot import StateOutput
 from tests.server.engine.driver import Driver, same_state
 from tests.support import random_model
 

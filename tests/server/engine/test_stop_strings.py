@@ -12,9 +12,12 @@ from hypothesis import strategies as st
 
 from sruserve.model.network import Network
 from sruserve.server.engine.config import EngineConfig
-from sruserve.server.engine.job import Generated, Sampling, SequenceInput, StateOutput
+from sruserve.server.engine.decoding_parameters import Sampling
 from sruserve.server.engine.job_kind import JobKind
+from sruserve.server.engine.results import Generated
+from sruserve.server.engine.sequence_input import SequenceInput
 from sruserve.server.engine.settle import Settler
+from sruserve.server.engine.snapshot import StateOutput
 from tests.server.engine.driver import Driver, same_state
 from tests.support import random_model
 

@@ -13,10 +13,11 @@ from sruserve.kernels import captures
 from sruserve.model.network import Network
 from sruserve.server.engine import engine as module
 from sruserve.server.engine.config import EngineConfig
-from sruserve.server.engine.job import Sampling, SequenceInput
+from sruserve.server.engine.decoding_parameters import Sampling
 from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.engine.model_runner import ModelRunner
 from sruserve.server.engine.scheduling.step_time import StepTime
+from sruserve.server.engine.sequence_input import SequenceInput
 from sruserve.server.engine.state_cache.copy_stream import copy_stream_for
 from sruserve.server.engine.state_manager import StateManager
 from sruserve.server.errors import (

@@ -8,8 +8,10 @@ import numpy as np
 
 from sruserve.model.folder import Model
 from sruserve.server.engine.config import EngineConfig
-from sruserve.server.engine.job import Classified, SequenceInput, StateOutput
 from sruserve.server.engine.job_kind import JobKind
+from sruserve.server.engine.results import Classified
+from sruserve.server.engine.sequence_input import SequenceInput
+from sruserve.server.engine.snapshot import StateOutput
 from tests.server.engine.driver import Driver
 
 CLASSIFIER: dict[str, Any] = {"task": "classify", "vocab_size": 50, "input_size": 8}

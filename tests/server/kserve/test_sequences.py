@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tritonclient.utils import InferenceServerException
 
 from sruserve.server.app import Application
-from sruserve.server.engine.job import StateOutput
+from sruserve.server.engine.snapshot import StateOutput
 from sruserve.server.kserve import inference, sequences
 from sruserve.server.kserve.infer_body import pack_request
 from sruserve.server.kserve.messages import InferRequest, RequestedOutput

@@ -7,7 +7,7 @@ import pytest
 
 from sruserve.model.folder import Model, load_model
 from sruserve.model.heads.config import HeadConfig
-from sruserve.server.engine.job import Snapshot
+from sruserve.server.engine.snapshot import Snapshot
 from sruserve.server.errors import (
     StateExpired,
     StateRefused,

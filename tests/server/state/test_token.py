@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sruserve.model.names import DType
-from sruserve.server.engine.job import Snapshot
+from sruserve.server.engine.snapshot import Snapshot
 from sruserve.server.errors import (
     StateExpired,
     StateNotFinite,

@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from sruserve.server.auth import Tenant
-from sruserve.server.engine.job import Snapshot, StateOutput
+from sruserve.server.engine.snapshot import Snapshot, StateOutput
 from sruserve.server.errors import InternalError, ServeError, StateQuotaExceeded
 from sruserve.server.key_entries import KeyEntry
 from sruserve.server.repository.catalogue import Catalogue

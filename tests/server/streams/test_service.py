@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from sruserve.server.auth import Tenant
-from sruserve.server.engine.job import Snapshot
+from sruserve.server.engine.snapshot import Snapshot
 from sruserve.server.errors import (
     DeadlineExceeded,
     InvalidRequest,

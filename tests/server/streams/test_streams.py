@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from sruserve.server.engine.engine import Engine
-from sruserve.server.engine.job import Job, StateOutput
+from sruserve.server.engine.job import Job
+from sruserve.server.engine.snapshot import StateOutput
 from tests.server.conftest import TEXT
 from tests.server.observing import until
 from tests.server.streams.conftest import Replicas

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sruserve.server.app import Application
-from sruserve.server.engine.job import Snapshot
+from sruserve.server.engine.snapshot import Snapshot
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.streams.store import StreamRecord
 from tests.server.conftest import Serve

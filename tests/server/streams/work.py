@@ -5,8 +5,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from sruserve.server.engine.job import Job, Result, Sampling, SequenceInput
+from sruserve.server.engine.decoding_parameters import Sampling
+from sruserve.server.engine.job import Job
 from sruserve.server.engine.job_kind import JobKind
+from sruserve.server.engine.results import Result
+from sruserve.server.engine.sequence_input import SequenceInput
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.streams.service import Streams
 from sruserve.server.streams.step_view import StreamView

@@ -8,8 +8,8 @@ import numpy as np
 
 from sruserve.model.bundled import BUNDLED
 from sruserve.model.translation.folder import load_translation
-from sruserve.server.engine.job import Hypothesis
 from sruserve.server.engine.partial_translation import PartialTranslation
+from sruserve.server.engine.results import Hypothesis
 from sruserve.server.tasks.translate import TranslateTask
 
 MODEL = load_translation(BUNDLED / "numbers")

@@ -10,8 +10,10 @@ from torch import Tensor
 from sruserve.kernels.devices import copy_to_device
 from sruserve.kernels.slots import WINDOW
 from sruserve.server.engine.constrained.protocols import TextPosition
-from sruserve.server.engine.job import Added, Job, Row, Sampling
+from sruserve.server.engine.decoding_parameters import Sampling
+from sruserve.server.engine.job import Added, Job
 from sruserve.server.engine.sequence import ActiveSequence
+from sruserve.server.engine.snapshot import Row
 from sruserve.server.engine.state_cache.pool import indices
 
 _MAX_WAIT_SECONDS = 0.01  # for which one step waits for grammars

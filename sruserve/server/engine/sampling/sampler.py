@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sruserve.kernels.devices import CPU
 from sruserve.kernels.slots import WINDOW
-from sruserve.server.engine.job import Sampling
+from sruserve.server.engine.decoding_parameters import Sampling
 
 _MIN_TEMPERATURE = 1e-30  # float32 can still divide by it
 _UNLIMITED = 1 << 30  # larger than any vocabulary

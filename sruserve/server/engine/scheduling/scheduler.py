@@ -13,13 +13,14 @@ from sruserve.server.engine.batch import Batch
 from sruserve.server.engine.config import EngineConfig
 from sruserve.server.engine.constrained.protocols import TextPosition
 from sruserve.server.engine.job import Job
+from sruserve.server.engine.job_sequences import positions_of, sequences_of
 from sruserve.server.engine.scheduling.company import Company
 from sruserve.server.engine.scheduling.decode_turns import DecodeTurns
 from sruserve.server.engine.scheduling.fair_queue import NO_LIMITS, FairQueue
 from sruserve.server.engine.scheduling.fair_shares import cost_of, split
 from sruserve.server.engine.scheduling.state_admission import StateAdmission
 from sruserve.server.engine.scheduling.step_time import StepTime
-from sruserve.server.engine.sequence import ActiveSequence, positions_of, sequences_of
+from sruserve.server.engine.sequence import ActiveSequence
 from sruserve.server.engine.state_cache.cache import CachedState
 from sruserve.server.engine.state_manager import StateManager
 from sruserve.server.errors import (

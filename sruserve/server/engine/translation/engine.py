@@ -10,7 +10,8 @@ from sruserve.kernels.devices import CPU
 from sruserve.model.translation.folder import TranslationModel
 from sruserve.server.budget import Budget
 from sruserve.server.engine.config import EngineConfig
-from sruserve.server.engine.job import BeamSearch, Job
+from sruserve.server.engine.decoding_parameters import BeamSearch
+from sruserve.server.engine.job import Job
 from sruserve.server.engine.job_engine import JobEngine
 from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.engine.metrics import Metrics

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from sruserve.model.translation.translator import Translator
-from sruserve.server.engine.job import BeamSearch
+from sruserve.server.engine.decoding_parameters import BeamSearch
 from sruserve.server.engine.translation.source import SourceInput
 
 _NUMBER_BYTES = 4

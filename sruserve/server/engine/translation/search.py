@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sruserve.server.engine.job import BeamSearch, Hypothesis
+from sruserve.server.engine.decoding_parameters import BeamSearch
+from sruserve.server.engine.results import Hypothesis
 from sruserve.server.engine.translation.paths import Paths
 
 _AHEAD = 2  # half of the best 2B continuations continue even if the others all end

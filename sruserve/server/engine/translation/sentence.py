@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sruserve.model.translation.translator import Translator
-from sruserve.server.engine.job import Hypothesis, Job, Translated
+from sruserve.server.engine.job import Job
 from sruserve.server.engine.partial_translation import Numbers, PartialTranslation
+from sruserve.server.engine.results import Hypothesis, Translated
 from sruserve.server.engine.translation.beam_memory import Slots
 from sruserve.server.engine.translation.needs import Needs
 from sruserve.server.engine.translation.search import Search

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 
 from sruserve.model.translation.translator import Translator
-from sruserve.server.engine.job import BeamSearch, SequenceInput
+from sruserve.server.engine.decoding_parameters import BeamSearch
 from sruserve.server.engine.partial_translation import PartialTranslation
+from sruserve.server.engine.sequence_input import SequenceInput
 
 _NEVER = 1 << 62  # tokens
 _EXTRA_TOKENS = 50  # beyond the source's length, as in Vaswani et al. 2017, section 6.1

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from sruserve.server.auth import Tenant, Tenants
 from sruserve.server.budget import Hold
-from sruserve.server.engine.job import Snapshot, StateOutput
+from sruserve.server.engine.snapshot import Snapshot, StateOutput
 from sruserve.server.errors import StreamUnknown
 from sruserve.server.http.call import HttpCall
 from sruserve.server.http.endpoint import HttpEndpoint

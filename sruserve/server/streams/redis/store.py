@@ -23,8 +23,8 @@ from typing import Any, TypeVar
 from sruserve.server.auth import Tenant, over_quota
 from sruserve.server.budget import Budget
 from sruserve.server.clocks import SYSTEM_CLOCKS
-from sruserve.server.engine.job import Snapshot, StateOutput
 from sruserve.server.engine.job_engine import JobEngine
+from sruserve.server.engine.snapshot import Snapshot, StateOutput
 from sruserve.server.errors import Overloaded, StateRefused, StoreUnavailable, StreamExists
 from sruserve.server.offload import LONG_BYTES, offload
 from sruserve.server.repository.served_model import ServedModel

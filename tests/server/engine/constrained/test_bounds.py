@@ -7,7 +7,7 @@ import pytest
 
 from sruserve.server.engine.constrained.process_client import Bounds
 from sruserve.server.engine.constrained.protocols import MAX_MATCH_BYTES
-from sruserve.server.engine.job import Generated
+from sruserve.server.engine.results import Generated
 from sruserve.server.errors import (
     InvalidRequest,
     StateTampered,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sruserve.model.text.byte_values import Bytes
 from sruserve.server.engine.constrained.byte_vocabulary import ByteVocabulary
 from sruserve.server.engine.constrained.constraint import Constraint
-from sruserve.server.engine.job import Generated
+from sruserve.server.engine.results import Generated
 from sruserve.server.errors import (
     ConstraintUnsatisfiable,
     InvalidRequest,

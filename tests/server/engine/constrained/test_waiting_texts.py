@@ -20,8 +20,10 @@ from sruserve.server.engine.constrained.wire import (
     ok_reply,
     pack_position,
 )
-from sruserve.server.engine.job import Generated, Sampling, SequenceInput
+from sruserve.server.engine.decoding_parameters import Sampling
 from sruserve.server.engine.job_kind import JobKind
+from sruserve.server.engine.results import Generated
+from sruserve.server.engine.sequence_input import SequenceInput
 from sruserve.server.errors import (
     ConstraintUnsatisfiable,
     InvalidRequest,

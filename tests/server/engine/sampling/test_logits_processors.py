@@ -15,9 +15,12 @@ from hypothesis import strategies as st
 
 from sruserve.kernels.slots import WINDOW
 from sruserve.server.engine.config import EngineConfig
-from sruserve.server.engine.job import Job, Row, Sampling, SequenceInput, StateOutput
+from sruserve.server.engine.decoding_parameters import Sampling
+from sruserve.server.engine.job import Job
 from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.engine.sampling import logits_processors
+from sruserve.server.engine.sequence_input import SequenceInput
+from sruserve.server.engine.snapshot import Row, StateOutput
 from sruserve.server.errors import InvalidRequest
 from tests.server.engine.driver import Driver, same_state
 from tests.support import random_model

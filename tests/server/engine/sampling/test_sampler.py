@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sruserve.server.engine.job import Sampling
+from sruserve.server.engine.decoding_parameters import Sampling
 from sruserve.server.engine.sampling.sampler import Sampler
 from sruserve.server.engine.sampling.uniforms import uniforms
 

@@ -9,11 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sruserve.server.engine.config import EngineConfig
-from sruserve.server.engine.job import Job, SequenceInput
+from sruserve.server.engine.job import Job
 from sruserve.server.engine.job_kind import JobKind
+from sruserve.server.engine.job_sequences import sequences_of
 from sruserve.server.engine.scheduling.fair_queue import FairQueue
 from sruserve.server.engine.scheduling.fair_shares import split
-from sruserve.server.engine.sequence import ActiveSequence, sequences_of
+from sruserve.server.engine.sequence import ActiveSequence
+from sruserve.server.engine.sequence_input import SequenceInput
 
 MAX_BUDGET = 1024
 LIMITS = EngineConfig(max_batch_tokens=MAX_BUDGET)

@@ -12,12 +12,15 @@ import pytest
 from sruserve.model.folder import Model
 from sruserve.server.engine.batch import Batch
 from sruserve.server.engine.config import EngineConfig
-from sruserve.server.engine.job import Classified, Generated, Job, Sampling, SequenceInput
+from sruserve.server.engine.decoding_parameters import Sampling
+from sruserve.server.engine.job import Job
 from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.engine.output_reader import StepResult
 from sruserve.server.engine.result_dispatcher import _Message
+from sruserve.server.engine.results import Classified, Generated
 from sruserve.server.engine.scheduling.company import Company
 from sruserve.server.engine.scheduling.step_time import StepTime
+from sruserve.server.engine.sequence_input import SequenceInput
 from tests.server.engine.driver import Driver, Submission
 from tests.support import random_model
 

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sruserve.server.engine.job import Job, SequenceInput
+from sruserve.server.engine.job import Job
 from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.engine.scheduling.job_turns import JobTurns
+from sruserve.server.engine.sequence_input import SequenceInput
 
 ROWS = 100  # of a step
 

@@ -13,8 +13,10 @@ import torch
 
 from sruserve.model.folder import Model
 from sruserve.server.engine.config import EngineConfig
-from sruserve.server.engine.job import Scored, SequenceInput, Snapshot, StateOutput
 from sruserve.server.engine.job_kind import JobKind
+from sruserve.server.engine.results import Scored
+from sruserve.server.engine.sequence_input import SequenceInput
+from sruserve.server.engine.snapshot import Snapshot, StateOutput
 from sruserve.server.engine.state_cache.cache import CachedState
 from sruserve.server.engine.state_cache.copy_stream import InlineCopyStream
 from sruserve.server.engine.state_cache.pool import HostRows, StatePool

@@ -11,7 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sruserve.server.engine.job import BeamSearch, Job
+from sruserve.server.engine.decoding_parameters import BeamSearch
+from sruserve.server.engine.job import Job
 from sruserve.server.engine.job_kind import JobKind
 from sruserve.server.engine.translation.beam_runner import best
 from sruserve.server.engine.translation.beam_shares import BeamShares
