@@ -20,7 +20,7 @@ from sruserve.server.auth import Tenant
 from sruserve.server.errors import InvalidRequest, ServeError
 from sruserve.server.metrics.metrics import UNKNOWN_MODEL
 from sruserve.server.repository.served_model import ServedModel
-from sruserve.server.streams.service import digest_of
+from sruserve.server.streams.step import digest_of
 from sruserve.server.streams.step_view import StreamView
 from sruserve.server.tasks.caller import Caller, StepCaller
 from sruserve.server.tasks.classify import ClassifyTask

@@ -13,8 +13,8 @@ from sruserve.server.errors import StateUnknownKey
 from sruserve.server.key_ring import KeyRing
 from sruserve.server.state.codec import pack_snapshot
 from sruserve.server.state.token import Binding, Envelope, StateSealer
+from sruserve.server.streams.record import StreamRecord
 from sruserve.server.streams.redis.sealed_record import RecordCodec, digest
-from sruserve.server.streams.store import StreamRecord
 
 OLDER, CURRENT = bytes(range(32)), bytes(range(32, 64))
 # What servers had sealed under these keys before there was a `KeyRing`: never to be made anew.

@@ -52,7 +52,7 @@ class ReplyWriter(Protocol):
     async def reply(self, body: bytes) -> None: ...
 
 
-class Connection(Protocol):
+class RequestConnection(Protocol):
     """Counts the bytes of a request body in the application, and reports disconnects.
 
     on_leave: called when the client leaves. detached: it has left.
@@ -97,7 +97,7 @@ class HttpCall(Caller):
         credentials = self._headers.get(b"authorization")
         super().__init__(None if credentials is None else credentials.decode("latin-1"))
         self._scope, self._receive, self._send = scope, receive, send
-        self.connection: Connection | None = scope.get("connection")
+        self.connection: RequestConnection | None = scope.get("connection")
         self.path_values = path_values
         self._watching: asyncio.TimerHandle | asyncio.Task[None] | None = None
         self.status: int | None = None

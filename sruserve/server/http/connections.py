@@ -12,8 +12,8 @@ log = logging.getLogger("sruserve.server")
 _LOG_SECONDS = 60.0
 
 
-class Connection(Protocol):
-    """An open connection."""
+class Evictable(Protocol):
+    """An open connection that can give way to a new one."""
 
     def give_way(self) -> None:
         """Close, to make room for a new connection."""
@@ -32,8 +32,8 @@ class PeerConnections:
     def __init__(self, address: str) -> None:
         self.address = address
         self.open = 0
-        self.idle: dict[Connection, None] = {}
-        self.stuck: dict[Connection, None] = {}
+        self.idle: dict[Evictable, None] = {}
+        self.stuck: dict[Evictable, None] = {}
 
     def make_room(self) -> bool:
         """Let a connection give way, an idle one first; returns whether there was one."""
@@ -88,7 +88,7 @@ class Connections:
         self._on_change(1)
         return peer
 
-    def remove(self, connection: Connection, peer: PeerConnections) -> None:
+    def remove(self, connection: Evictable, peer: PeerConnections) -> None:
         """Remove a closed connection."""
         peer.idle.pop(connection, None)
         peer.stuck.pop(connection, None)

@@ -1,28 +1,22 @@
 """Let JSON wait for its turn before it is parsed and validated, which blocks the event loop."""
 
 import asyncio
-from typing import Any, Protocol
+from typing import Protocol
 
 from sruserve.server.json_limits import check_json_size, parsing_cost
-from sruserve.server.offload import LONG_BYTES, offload
+from sruserve.server.offload import LONG_BYTES, Waiter, offload
 
 # Shorter JSON costs less than an answer to it, and is parsed at once.
 SHORT_JSON_BYTES = 1 << 10
 
 
-class Connection(Protocol):
+class TurnTaker(Protocol):
     """A connection that takes turns with others."""
 
     def take_turn(self, cost: int) -> asyncio.Future[None] | None: ...
 
 
-class Waiter(Protocol):
-    """Waits for a future; if its client leaves first, cancels the future and raises."""
-
-    async def wait(self, done: asyncio.Future[Any]) -> None: ...
-
-
-async def turn_to_parse(json: bytes, connection: Connection | None, caller: Waiter) -> None:
+async def turn_to_parse(json: bytes, connection: TurnTaker | None, caller: Waiter) -> None:
     """Return when the event loop may parse this JSON.
 
     Raises `InputTooLong` if it would block for too long. connection: None: turns are not taken.

@@ -14,8 +14,8 @@ class Waiting(Enum):
     LONG = auto()  # the rest of a longer request, a request after others, or longer work
 
 
-class Waiter(Protocol):
-    """A connection, or work of one."""
+class Queueable(Protocol):
+    """A connection, or work of one, that can wait in the queue."""
 
     @property
     def owner(self) -> Hashable:
@@ -28,7 +28,7 @@ class Waiter(Protocol):
         ...
 
 
-W = TypeVar("W", bound=Waiter)
+W = TypeVar("W", bound=Queueable)
 
 
 class ParseQueue(Generic[W]):

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Hashable
 from typing import Protocol
 
-from sruserve.server.http.parse_queue import ParseQueue, Waiter, Waiting
+from sruserve.server.http.parse_queue import ParseQueue, Queueable, Waiting
 
 # The maximum cost of the parsing in one turn; a unit is about a byte of the most expensive kind.
 # New bytes have their own share, so that short requests do not wait. Waiting bytes take at most a
@@ -21,7 +21,7 @@ _WORK_PAUSE_SECONDS = 0.001
 REQUEST_COST = 1 << 10
 
 
-class Parser(Waiter, Protocol):
+class Parser(Queueable, Protocol):
     """A connection with unparsed bytes or queued requests."""
 
     def parse_more(self) -> None:

@@ -24,7 +24,8 @@ from sruserve.server.kserve.messages import InferRequest, InferResponse
 from sruserve.server.kserve.parameters import Sequence
 from sruserve.server.offload import LONG_BYTES, offload
 from sruserve.server.repository.served_model import ServedModel
-from sruserve.server.streams.service import Begin, Counted, Streams, digest_of
+from sruserve.server.streams.service import Streams
+from sruserve.server.streams.step import Begin, Counted, digest_of
 from sruserve.server.streams.step_view import StreamView
 from sruserve.server.tasks.caller import Caller, StepCaller
 from sruserve.server.tasks.inputs import opens_long

@@ -10,7 +10,8 @@ from weakref import WeakValueDictionary
 from sruserve.server.auth import Tenant
 from sruserve.server.budget import Budget
 from sruserve.server.errors import Overloaded, StoreUnavailable
-from sruserve.server.streams.store import StreamRecord, StreamStore
+from sruserve.server.streams.record import Key, StreamRecord
+from sruserve.server.streams.store import StreamStore
 
 # The first and the longest delay between attempts to take a stream that another replica has.
 _RETRY_SECONDS, _MAX_RETRY_SECONDS = 0.02, 0.5
@@ -64,7 +65,7 @@ class LeaseManager:
         self._max_waiting = max_waiting
         share = max(min_share, max_bytes // _WAITING_BYTES // tenants)
         self._waiting = Budget(share * tenants, _overloaded, share=share)
-        self._locks: WeakValueDictionary[tuple[bytes, str], _StreamLock] = WeakValueDictionary()
+        self._locks: WeakValueDictionary[Key, _StreamLock] = WeakValueDictionary()
 
     @asynccontextmanager
     async def alone(self, tenant: Tenant, stream_id: str) -> AsyncIterator[None]:

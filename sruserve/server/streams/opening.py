@@ -6,7 +6,7 @@ from sruserve.server.auth import Tenants
 from sruserve.server.clocks import SYSTEM_CLOCKS, Clocks
 from sruserve.server.settings import Settings, key_ring
 from sruserve.server.state.token import Envelope
-from sruserve.server.streams.memory import MemoryStore
+from sruserve.server.streams.memory.store import MemoryStore
 from sruserve.server.streams.redis.timing import REDIS_TIMING, RedisTiming
 from sruserve.server.streams.service import Streams
 from sruserve.server.streams.store import MAX_REPLY_BYTES, StreamStore

@@ -1,84 +1,17 @@
-"""The record of a server-held stream, and the interface of stores."""
+"""The interface of the stores of server-held streams."""
 
-from dataclasses import dataclass, replace
-from typing import Protocol, Self
+from typing import Protocol
 
 from sruserve.server.auth import Tenant
 from sruserve.server.engine.job_engine import JobEngine
 from sruserve.server.engine.snapshot import Snapshot, StateOutput
 from sruserve.server.errors import StoreUnavailable, StreamExpired, StreamUnknown
 from sruserve.server.repository.served_model import ServedModel
+from sruserve.server.streams.record import StreamRecord
 from sruserve.server.streams.shared_state import SharedState
 
 MAX_REPLY_BYTES = 64 << 20  # of stored replies that are read at a time
 MIN_IDLE_SECONDS = 1.0  # after a request that failed, so that its client can retry
-
-
-@dataclass(frozen=True, slots=True)
-class StreamRecord:
-    """A stream between two steps. Its states are with the store.
-
-    seed: of its first sampling, so that a step that is retried gives the same text.
-    created, expires_at: seconds since the epoch.
-    step: number of its last step; 0: the stream had none.
-    weights: of its states, as `Binding.weights`; empty: unknown.
-    content, reply: the SHA-256 of that step's request, and its reply; empty after a rewind.
-        The record contains the reply only before it is stored; later use `StreamStore.reply`.
-    ended: no step follows; the last step can still be repeated.
-    checkpoints: the steps, in order, to which the stream can be rewound; the last one is `step`.
-    """
-
-    id: str
-    tenant: Tenant
-    model: str
-    seed: int
-    idle_seconds: int
-    created: int
-    expires_at: float = 0.0
-    step: int = 0
-    content: bytes = b""
-    reply: bytes = b""
-    ended: bool = False
-    checkpoints: tuple[int, ...] = (0,)
-    weights: str = ""
-
-    def after(self, content: bytes, reply: bytes, max_checkpoints: int, *, ended: bool) -> Self:
-        """The stream after its next step."""
-        return type(self)(  # at half the cost of `replace`, in each step
-            self.id,
-            self.tenant,
-            self.model,
-            self.seed,
-            self.idle_seconds,
-            self.created,
-            self.expires_at,
-            self.step + 1,
-            content,
-            reply,
-            ended,
-            () if ended else self.checkpoints_after(max_checkpoints),
-            self.weights,
-        )
-
-    def checkpoints_after(self, limit: int) -> tuple[int, ...]:
-        """The checkpoints after its next step, at most `limit`."""
-        return (*self.checkpoints, self.step + 1)[-limit:]
-
-    def rewound_to(self, step: int) -> Self:
-        """The stream as it was after one of its checkpoints."""
-        remaining = tuple(number for number in self.checkpoints if number <= step)
-        return replace(self, step=step, content=b"", reply=b"", checkpoints=remaining)
-
-    def fork(self, stream_id: str, created: int) -> Self:
-        """Another stream with the same state and step number."""
-        return replace(
-            self,
-            id=stream_id,
-            created=created,
-            content=b"",
-            reply=b"",
-            checkpoints=(self.step,),
-        )
 
 
 class StreamStore(Protocol):

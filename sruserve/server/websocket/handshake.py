@@ -2,7 +2,7 @@
 
 from sruserve.server.budget import Hold
 from sruserve.server.errors import Draining, ServeError
-from sruserve.server.http.call import Connection, Message, Receive, Send
+from sruserve.server.http.call import Message, Receive, RequestConnection, Send
 from sruserve.server.http.error_mapping import error_body, status_of
 from sruserve.server.http.request_head import Headers, describe, refusal_headers, request_id
 from sruserve.server.observation.observation import Description
@@ -28,7 +28,7 @@ class Handshake(Caller):
         self._receive, self._send = receive, send
         self.scope, self.place = scope, place
         self.path: str = scope["path"]
-        self.connection: Connection | None = scope.get("connection")
+        self.connection: RequestConnection | None = scope.get("connection")
         self.accepted = False
         self._status: int | None = None
 

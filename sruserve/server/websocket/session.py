@@ -18,8 +18,7 @@ from sruserve.server.errors import (
 )
 from sruserve.server.http.call import Send
 from sruserve.server.http.error_mapping import error_fields
-from sruserve.server.http.json_turns import SHORT_JSON_BYTES, turn_to_parse
-from sruserve.server.http.json_turns import Connection as TurnTaker
+from sruserve.server.http.json_turns import SHORT_JSON_BYTES, TurnTaker, turn_to_parse
 from sruserve.server.json_output import json_bytes, long_json
 from sruserve.server.metrics.metrics import UNKNOWN_MODEL
 from sruserve.server.observation.observation import Description
@@ -96,7 +95,7 @@ class Session:
         self.states.life.refcount -= 1
 
 
-class Connection(TurnTaker, Protocol):
+class FrameConnection(TurnTaker, Protocol):
     """A connection that counts the bytes of frames until they are read."""
 
     def has_read(self, size: int) -> None: ...
@@ -117,7 +116,7 @@ class WebSocketRequest(Caller):
 
     def __init__(
         self,
-        connection: Connection | None,
+        connection: FrameConnection | None,
         send: Send,
         authorization: str | None,
         data: bytes,

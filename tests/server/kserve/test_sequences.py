@@ -19,7 +19,7 @@ from sruserve.server.engine.snapshot import StateOutput
 from sruserve.server.kserve import inference, sequences
 from sruserve.server.kserve.infer_body import pack_request
 from sruserve.server.kserve.messages import InferRequest, RequestedOutput
-from sruserve.server.streams import service
+from sruserve.server.streams import step as stream_step
 from tests.server.conftest import TEXT, Serve
 from tests.server.kserve.support import connected, refused, tensor, texts, v1, values_of
 
@@ -179,7 +179,7 @@ def test_a_long_step_is_packed_and_hashed_away_from_the_event_loop(
         monkeypatch.setattr(module, name, watched)
 
     watch(sequences, "pack_request")
-    watch(service, "_digest")
+    watch(stream_step, "_digest")
     features = [tensor("features", np.ones((3000, 8)))]
     parameters = {"sequence_id": next(_ids), "sequence_start": True, "sequence_end": True}
     connection.infer("sensor", features, **parameters)

@@ -372,7 +372,7 @@ def test_an_answer_for_which_the_disk_had_no_room_is_written_later(
     tmp_path: Path, full_at: str
 ) -> None:
     async def test(one: Fake, two: Fake) -> None:
-        write = two.workers._replace
+        write = two.workers._files._replace
         failed: list[str] = []
 
         def full_once(name: str, text: str) -> None:
@@ -383,10 +383,10 @@ def test_an_answer_for_which_the_disk_had_no_room_is_written_later(
 
         async with one.workers.change() as change:
             if full_at == "prepare":
-                two.workers._replace = full_once  # type: ignore[method-assign]
+                two.workers._files._replace = full_once  # type: ignore[method-assign]
             await change.prepare("poems")
             if full_at == "commit":
-                two.workers._replace = full_once  # type: ignore[method-assign]
+                two.workers._files._replace = full_once  # type: ignore[method-assign]
             await change.commit("poems", NEXT)
             await change.finish()
         assert failed
@@ -402,8 +402,8 @@ def test_a_change_that_cannot_be_stored_is_forgotten_by_all(tmp_path: Path) -> N
 
         async with one.workers.change() as change:
             await change.prepare("poems")
-            one.workers._write = full  # type: ignore[method-assign,assignment]
-            one.workers._replace = full  # type: ignore[method-assign,assignment]
+            one.workers._files._write = full  # type: ignore[method-assign,assignment]
+            one.workers._files._replace = full  # type: ignore[method-assign,assignment]
             with pytest.raises(WorkerRefused, match="could not be stored"):
                 await change.commit("poems", NEXT)
         await seen(two, ("prepare", "poems", ""), ("forget", "poems"))

@@ -13,7 +13,7 @@ from sruserve.server.engine.snapshot import Snapshot, StateOutput
 from sruserve.server.errors import InternalError, ServeError, StateQuotaExceeded
 from sruserve.server.key_entries import KeyEntry
 from sruserve.server.repository.catalogue import Catalogue
-from sruserve.server.streams.memory import MemoryStore
+from sruserve.server.streams.memory.store import MemoryStore
 from sruserve.server.streams.redis.store import RedisStore
 from sruserve.server.streams.service import Streams
 from tests.server.streams.conftest import ACME
@@ -55,7 +55,7 @@ def test_what_is_counted_is_what_is_there_whatever_happens(
             assert isinstance(store, MemoryStore)
             beside, rows, resident = _recomputed(store)
             assert (store._bytes.used, tenant.state_budget.used) == (beside, beside + rows)
-            assert sum(each.used for each in store._rows.values()) == resident
+            assert sum(each.used for each in store._rows.rooms.values()) == resident
 
         async def fail(view: Any) -> bytes:
             await write(view)

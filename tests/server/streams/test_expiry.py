@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sruserve.server.streams.expiry import Expiry
+from sruserve.server.streams.memory.expiry import Expiry
 
 changes = st.lists(st.tuples(st.integers(0, 9), st.none() | st.integers(0, 50)), max_size=60)
 

@@ -9,10 +9,10 @@ import pytest
 from sruserve.server.auth import Tenant
 from sruserve.server.errors import ServeError, StateWrongModel
 from sruserve.server.state.life import StateLife
-from sruserve.server.streams.memory import MemoryStore
+from sruserve.server.streams.memory.store import MemoryStore
+from sruserve.server.streams.record import StreamRecord
 from sruserve.server.streams.service import Streams
 from sruserve.server.streams.shared_state import SharedState
-from sruserve.server.streams.store import StreamRecord
 from tests.server.hand_clock import HandClock
 
 STATES = SimpleNamespace(life=StateLife(0), mark_used=lambda: None)

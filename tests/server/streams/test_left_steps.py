@@ -102,7 +102,7 @@ def test_steps_that_fail_when_their_clients_have_left_leave_no_garbage(
         until(lambda: application.lifecycle.active == 0)
         gate.go_on.set()
         until(lambda: application.limits.steps.used == 0)
-        until(lambda: not application.streams._tasks)
+        until(lambda: not application.streams._tasks.running)
         assert not leftovers()
 
 

@@ -12,9 +12,9 @@ from sruserve.server.kserve.parameters import Sequence
 from sruserve.server.kserve.sequences import _Step
 from sruserve.server.repository.catalogue import Catalogue
 from sruserve.server.repository.served_model import ServedModel
-from sruserve.server.streams.memory import MemoryStore
+from sruserve.server.streams.memory.store import MemoryStore
+from sruserve.server.streams.record import StreamRecord
 from sruserve.server.streams.service import Streams
-from sruserve.server.streams.store import StreamRecord
 from sruserve.server.tasks.completion_request import CompletionRequest
 from tests.server.conftest import Serve
 from tests.server.observing import until

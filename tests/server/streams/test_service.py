@@ -32,9 +32,10 @@ from sruserve.server.repository.catalogue import Catalogue
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.state.envelope import SealedStates
 from sruserve.server.streams import service
+from sruserve.server.streams import step as stream_step
+from sruserve.server.streams.record import StreamRecord
 from sruserve.server.streams.service import Streams
 from sruserve.server.streams.step_view import StreamView
-from sruserve.server.streams.store import StreamRecord
 from sruserve.server.tasks.completion_request import CompletionRequest
 from tests.server.conftest import CHARACTERS
 from tests.server.streams.work import Run, settled, until_rows, write
@@ -363,7 +364,7 @@ def test_the_content_of_a_client_that_has_left_is_not_hashed(
 ) -> None:
     hashed, free = list[bytes](), threading.Event()
     begun = list[None]()
-    monkeypatch.setattr(service, "_digest", hashed.append)
+    monkeypatch.setattr(stream_step, "_digest", hashed.append)
 
     def hold() -> None:
         begun.append(None)
@@ -379,7 +380,7 @@ def test_the_content_of_a_client_that_has_left_is_not_hashed(
         while len(begun) < THREADS:
             await asyncio.sleep(0.001)
         with pytest.raises(asyncio.CancelledError):
-            await service.digest_of(b"a" * (LONG_BYTES + 1), Gone())
+            await stream_step.digest_of(b"a" * (LONG_BYTES + 1), Gone())
         free.set()
         await asyncio.wait(busy)
 

@@ -6,9 +6,10 @@ import pytest
 
 from sruserve.server.errors import InternalError, ServeError, TooManyAtOnce
 from sruserve.server.repository.catalogue import Catalogue
-from sruserve.server.streams.memory import MemoryStore
-from sruserve.server.streams.service import Streams, Work
+from sruserve.server.streams.memory.store import MemoryStore
+from sruserve.server.streams.service import Streams
 from sruserve.server.streams.shares import fair_part, fair_shares
+from sruserve.server.streams.step import Work
 from sruserve.server.streams.step_view import StreamView
 from tests.server.streams.work import Run, until_rows, write
 
@@ -26,12 +27,12 @@ def test_a_tenant_whose_part_of_the_rows_is_full_can_end_its_streams(
         names = [(await streams.create(served, None)).id for _ in range(3)]
         for name in names:
             await streams.step(served, name, 1, b"a", write)
-        monkeypatch.setattr(store._rows[served.engine], "share", 3)
+        monkeypatch.setattr(store._rows.of(served.engine), "share", 3)
         with pytest.raises(TooManyAtOnce):
             await streams.step(served, names[0], 2, b"b", write)
         number = 2 if numbered else None
         await streams.step(served, names[0], number, b"b", write, last=True)
-        assert store._rows[served.engine].used == 2
+        assert store._rows.of(served.engine).used == 2
         await streams.step(served, names[1], 2, b"b", write)
         for name in names[1:] + names[:1] * numbered:
             await streams.delete(served.tenant, name)
@@ -79,7 +80,7 @@ def test_a_stream_alone_continues_however_few_rows_its_tenant_may_have(
         assert isinstance(store, MemoryStore)
         stream = (await streams.create(served, None)).id
         await streams.step(served, stream, 1, b"a", write)
-        rows = store._rows[served.engine]
+        rows = store._rows.of(served.engine)
         assert rows.share < served.engine.max_cached_states, (
             "there is room for a step beyond the part"
         )
@@ -119,7 +120,7 @@ def test_a_tenant_exceeds_its_part_of_the_rows_by_one_step_at_a_time(
         one, other = [(await streams.create(served, None)).id for _ in range(2)]
         for stream in (one, other):
             await step(stream)
-        rows = store._rows[served.engine]
+        rows = store._rows.of(served.engine)
         monkeypatch.setattr(rows, "share", 2)
         await step(one, during)
         with pytest.raises(ServeError, match="no reply"):

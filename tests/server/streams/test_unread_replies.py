@@ -12,7 +12,7 @@ import pytest
 from sruserve.server.app import Application
 from sruserve.server.engine.snapshot import Snapshot
 from sruserve.server.repository.served_model import ServedModel
-from sruserve.server.streams.store import StreamRecord
+from sruserve.server.streams.record import StreamRecord
 from tests.server.conftest import Serve
 from tests.server.http.json_requests import connect
 from tests.server.keys import bearer

@@ -16,9 +16,9 @@ from sruserve.server.errors import Overloaded
 from sruserve.server.repository.catalogue import Catalogue
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.streams.lease import LeaseManager
+from sruserve.server.streams.record import StreamRecord
 from sruserve.server.streams.service import Streams
 from sruserve.server.streams.step_view import StreamView
-from sruserve.server.streams.store import StreamRecord
 from sruserve.server.tasks.limits import FREE_BYTES, InputLimits
 from tests.server.conftest import Serve
 from tests.server.held_steps import Steps
@@ -106,7 +106,7 @@ def test_a_line_has_only_so_many_places_for_whatever_is_asked(
     run: Run,
 ) -> None:
     async def test(streams: Streams, catalogue: Catalogue) -> None:
-        streams._leases = LeaseManager(1 << 20, max_waiting=2)
+        streams._leases._max_waiting = 2
         served = catalogue.with_states("characters")
         stream, other = [(await streams.create(served, None)).id for _ in range(2)]
 

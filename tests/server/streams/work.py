@@ -40,8 +40,8 @@ async def write(view: StreamView) -> bytes:
 
 async def settled(streams: Streams) -> None:
     """Wait for what goes on without a client."""
-    while streams._tasks:
-        await asyncio.wait(set(streams._tasks))
+    while streams._tasks.running:
+        await asyncio.wait(set(streams._tasks.running))
 
 
 async def until_rows(served: ServedModel, max_rows: int) -> None:

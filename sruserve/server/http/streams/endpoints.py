@@ -29,8 +29,8 @@ from sruserve.server.offload import offload
 from sruserve.server.repository.catalogue import Catalogue
 from sruserve.server.repository.served import Served
 from sruserve.server.repository.served_model import ServedModel, with_states
+from sruserve.server.streams.record import StreamRecord
 from sruserve.server.streams.service import Streams
-from sruserve.server.streams.store import StreamRecord
 from sruserve.server.tasks.inputs import opens_long
 from sruserve.server.tasks.limits import NUMBER_BYTES, InputLimits, text_numbers
 from sruserve.server.tasks.table import AnyTask, Tasks

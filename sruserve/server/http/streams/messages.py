@@ -14,7 +14,7 @@ from sruserve.server.http.responses import (
     ScoreReply,
     TagReply,
 )
-from sruserve.server.streams.service import MAX_FORKS
+from sruserve.server.streams.forks import MAX_FORKS
 from sruserve.server.tasks.completion_request import CompletionRequest
 from sruserve.server.tasks.requests import (
     MODEL,

@@ -26,7 +26,7 @@ from sruserve.server.http.streams.messages import (
 from sruserve.server.http.streams.stored_reply import StoredReply
 from sruserve.server.http.v1 import TaskEndpoint
 from sruserve.server.repository.served_model import ServedModel
-from sruserve.server.streams.service import digest_of
+from sruserve.server.streams.step import digest_of
 from sruserve.server.streams.step_view import StreamView
 from sruserve.server.tasks.caller import ClientDisconnected, StepCaller
 from sruserve.server.tasks.classify import ClassifyTask

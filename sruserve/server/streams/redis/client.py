@@ -30,6 +30,7 @@ log = logging.getLogger("sruserve.streams")
 Call = tuple[list[str], list[Any]]
 """The keys and arguments of a script."""
 
+PIPELINE_CALLS = 8  # in one message, which Redis runs in a few milliseconds
 _MAX_LOGGED = 200  # characters of an error of Redis
 _REFUSED = "the stream store (Redis) refuses writes; see the server's log; retry, or delete streams"
 _FAILS = "Redis fails, so server-held streams are unavailable: "

@@ -12,8 +12,8 @@ from sruserve.server.auth import Tenant
 from sruserve.server.errors import StateRefused, StateTampered, StateUnknownKey
 from sruserve.server.json_output import json_bytes
 from sruserve.server.state.token import Envelope
+from sruserve.server.streams.record import StreamRecord
 from sruserve.server.streams.redis.notices import Notice
-from sruserve.server.streams.store import StreamRecord
 
 StateDigests = dict[int, str]
 """The digest of each state of a stream, by its step; empty: nothing was read yet."""

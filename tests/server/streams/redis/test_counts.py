@@ -12,6 +12,7 @@ from sruserve.server.key_entries import KeyEntry
 from sruserve.server.repository.catalogue import Catalogue
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.streams.redis import scripts
+from sruserve.server.streams.redis.keys import names
 from sruserve.server.streams.service import Streams
 from sruserve.server.streams.step_view import StreamView
 from tests.server.streams.conftest import ACME
@@ -60,8 +61,9 @@ def test_a_stream_that_is_counted_out_during_its_step_is_counted_again(
             await overtaken(streams, served, client, stream)
             if then == "renewed":
                 store: Any = streams._store
-                ((key, taken),) = store._taken.items()
-                assert await store._run(scripts.RENEW, key, stream, taken.lease, 5000) == -1
+                ((key, taken),) = store._leases.taken.items()
+                call = names(key), [stream, taken.lease, 5000]
+                assert await store._client.run(scripts.RENEW, key[0], call) == -1
                 check(client, stream)
             if then == "refused":
                 await write(view)

@@ -11,8 +11,8 @@ from sruserve.server.auth import Tenant
 from sruserve.server.key_entries import KeyEntry
 from sruserve.server.repository.catalogue import Catalogue
 from sruserve.server.streams.redis import scripts
+from sruserve.server.streams.redis.client import PIPELINE_CALLS as TOGETHER
 from sruserve.server.streams.redis.client import Call, RedisClient
-from sruserve.server.streams.redis.store import _PIPELINE_CALLS as TOGETHER
 from sruserve.server.streams.service import Streams
 from tests.server.streams.conftest import ACME
 from tests.server.streams.work import Run, write
@@ -74,8 +74,8 @@ def test_a_fork_whose_client_leaves_takes_back_what_it_began_and_others_wait_unt
         )
         goes_on.set()
         assert len(await waiting[0]) == 1
-        while streams._tasks:
-            await asyncio.wait(set(streams._tasks))
+        while streams._tasks.running:
+            await asyncio.wait(set(streams._tasks.running))
         taken, added, taken_back, given_back = 5, 4 * TOGETHER + 1, 4 * TOGETHER, 5
         assert scripts_run(client) - before == taken + added + taken_back + given_back
         assert len(client.keys(f"*:stream:{tenant.id.hex()}:*")) == 6

@@ -94,7 +94,7 @@ def test_a_redis_that_says_it_has_endless_memory_is_asked_again(
                 setting = f"maxmemory:{memory}"
                 proxy.rubbish = f"${len(setting)}\r\n{setting}\r\n".encode()
                 async with asyncio.timeout(60):
-                    while store._part != part:
+                    while store._quotas.part != part:
                         await asyncio.sleep(0.01)
         finally:
             await store.stop()

@@ -88,7 +88,7 @@ def test_the_documented_permissions_are_enough(
         assert replicas.delete(stream).status_code == 200
         assert code(replicas.get(stream)) == "stream_unknown"
         redis_store: Any = application.streams._store
-        until(lambda: redis_store._part == 3 << 20)
+        until(lambda: redis_store._quotas.part == 3 << 20)
     assert "Redis" not in caplog.text
 
 
@@ -110,7 +110,7 @@ def test_a_redis_that_hides_its_memory_is_divided_and_reported_once(
                 while not store._client._memory_hidden:
                     await asyncio.sleep(0.01)
             assert await store._client.memory(5) == 5
-            return store._part
+            return store._quotas.part
         finally:
             await store.stop()
 

@@ -1,87 +1,29 @@
 """Streams in this process. Their states stay in the engine, copied only to be written."""
 
 import asyncio
-from collections import OrderedDict, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sruserve.server.auth import Tenant
-from sruserve.server.budget import Budget, Hold
 from sruserve.server.clocks import SYSTEM_CLOCKS, Clocks
-from sruserve.server.engine.engine import Engine
 from sruserve.server.engine.job_engine import JobEngine
 from sruserve.server.engine.snapshot import Snapshot, StateOutput
 from sruserve.server.errors import ServeError, StreamExists, TooManyAtOnce
 from sruserve.server.metrics.metrics import stream_metrics
 from sruserve.server.repository.served_model import ServedModel
-from sruserve.server.state.life import StateLife
-from sruserve.server.streams.expiry import Expiry
+from sruserve.server.streams.memory.entry import Entry
+from sruserve.server.streams.memory.expiry import Expiry
+from sruserve.server.streams.memory.host_bytes import HostBytes, cost_of
+from sruserve.server.streams.memory.state_rooms import StateRooms
+from sruserve.server.streams.memory.tombstones import Tombstones
+from sruserve.server.streams.record import Key, StreamRecord, key_of
 from sruserve.server.streams.shared_state import SharedState
 from sruserve.server.streams.shares import fair_shares
-from sruserve.server.streams.store import MIN_IDLE_SECONDS, StreamRecord, missing_stream
+from sruserve.server.streams.store import MIN_IDLE_SECONDS, missing_stream
 
-Key = tuple[bytes, str]
-
-_MAX_TOMBSTONES = 1 << 16  # expired ids that are distinguished from unknown ones
 _MAX_AT_ONCE = 256  # streams that expire or end together: more would block the event loop
 _EXPIRE_SECONDS = 1.0  # between two searches for idle streams
-_STREAM_BYTES = 1024  # of objects, at most, for a stream, with its place in every table
-_STATE_BYTES = 1024  # the same for each state of it
-
-
-class _HostBytes:
-    """Host memory of a stream without its states' rows, counted in its tenant's part and quota."""
-
-    __slots__ = ("_of_part", "_of_quota", "amount")
-
-    def __init__(self, part: Budget, tenant: Tenant) -> None:
-        self.amount = 0
-        self._of_part = part.hold(owner=tenant.id)
-        self._of_quota = tenant.state_budget.hold()
-
-    def resize(self, amount: int, freed: int = 0, freed_rows: int = 0) -> None:
-        """Reserve `amount` bytes instead; a refusal changes nothing.
-
-        freed, freed_rows: bytes of another stream, and of rows, that the tenant is about to free.
-        """
-        # The quota first: where both are full, its error names the limit of the tenant's key.
-        self._of_quota.resize(amount, freed + freed_rows)
-        try:
-            self._of_part.resize(amount, freed)
-        except ServeError:
-            self._of_quota.resize(self.amount)
-            raise
-        self.amount = amount
-
-    def release(self) -> None:
-        self._of_part.release()
-        self._of_quota.release()
-
-
-@dataclass(slots=True, eq=False)
-class _Entry:
-    """A stream and its memory.
-
-    states: by step; None: the stream has read no input yet.
-    life: counts the stream, whose states belong to its weights.
-    busy: a request has taken the stream.
-    left_seconds: its remaining idle time when it was taken.
-    room: reserved for the end state of the running step.
-    """
-
-    record: StreamRecord
-    states: dict[int, SharedState | None]
-    bytes: _HostBytes
-    life: StateLife
-    busy: bool = False
-    left_seconds: float = 0.0
-    room: Hold | None = None
-
-    def release_room(self) -> None:
-        if self.room is not None:
-            self.room.release()
-        self.room = None
 
 
 class MemoryStore:
@@ -99,13 +41,12 @@ class MemoryStore:
     def __init__(
         self, max_bytes: int, quotas: Sequence[int], clocks: Clocks = SYSTEM_CLOCKS
     ) -> None:
-        self._clock, self._epoch, self._quotas = clocks.monotonic, clocks.epoch, quotas
-        self._entries: dict[Key, _Entry] = {}
+        self._clock, self._epoch = clocks.monotonic, clocks.epoch
+        self._entries: dict[Key, Entry] = {}
         self._bytes = fair_shares(max_bytes, quotas, _no_memory)
-        self._rows: dict[JobEngine, Budget] = {}
+        self._rows = StateRooms(quotas)
         self._expiry: Expiry[Key] = Expiry()
-        self._tombstones: defaultdict[bytes, OrderedDict[str, None]] = defaultdict(OrderedDict)
-        self._max_tombstones = _MAX_TOMBSTONES // max(1, len(quotas))
+        self._tombstones = Tombstones(len(quotas))
         self._expiring: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -120,7 +61,7 @@ class MemoryStore:
     async def add(
         self, served: ServedModel, record: StreamRecord, start: Snapshot | None
     ) -> StreamRecord:
-        key = _key(record)
+        key = key_of(record)
         self.expire()
         self._expire_if_due(key)
         previous = self._entries.get(key)
@@ -138,7 +79,7 @@ class MemoryStore:
         if previous is not None:
             self._remove(key)
         served.states.mark_used()
-        return self._insert(_Entry(record, {0: state}, host_bytes, served.states.life))
+        return self._insert(Entry(record, {0: state}, host_bytes, served.states.life))
 
     async def read(self, tenant: Tenant, stream_id: str) -> StreamRecord:
         return self._find((tenant.id, stream_id)).record
@@ -164,7 +105,7 @@ class MemoryStore:
         return entry.record
 
     async def release(self, record: StreamRecord, *, used: bool) -> None:
-        key = _key(record)
+        key = key_of(record)
         entry = self._entries.get(key)
         if entry is not None and entry.busy:
             entry.busy = False
@@ -176,7 +117,7 @@ class MemoryStore:
         return record.reply
 
     def make_room(self, served: ServedModel, record: StreamRecord, max_checkpoints: int) -> int:
-        rows, entry = self._rows_of(served.engine), self._entries[_key(record)]
+        rows, entry = self._rows.of(served.engine), self._entries[key_of(record)]
         checkpoints = min(max_checkpoints, rows.share)
         remaining = record.checkpoints_after(checkpoints)
         frees = any(
@@ -188,19 +129,19 @@ class MemoryStore:
         return checkpoints
 
     async def state(self, served: ServedModel, record: StreamRecord) -> Snapshot | None:
-        shared = self._entries[_key(record)].states[record.step]
+        shared = self._entries[key_of(record)].states[record.step]
         return shared.of(served) if shared is not None else None
 
     async def commit(
         self, served: ServedModel, record: StreamRecord, end: SharedState | None
     ) -> StreamRecord:
-        entry = self._entries[_key(record)]
+        entry = self._entries[key_of(record)]
         all_states = {**entry.states, record.step: end}
         states = {step: all_states[step] for step in record.checkpoints}
         dropped = [state for step, state in entry.states.items() if step not in states and state]
         freed = sum(state.nbytes for state in dropped if state.refcount == 1)
         bytes_before = entry.bytes.amount
-        entry.bytes.resize(_cost(record, states.values()), freed_rows=freed)
+        entry.bytes.resize(cost_of(record, states.values()), freed_rows=freed)
         if end is not None:
             try:
                 row_bytes = record.tenant.state_budget.hold(end.nbytes, beyond=freed)
@@ -218,12 +159,12 @@ class MemoryStore:
 
     async def rewind(self, served: ServedModel, record: StreamRecord) -> StreamRecord:
         del served
-        entry = self._entries[_key(record)]
+        entry = self._entries[key_of(record)]
         states = {step: entry.states[step] for step in record.checkpoints}
         for step, state in entry.states.items():
             if step not in states and state is not None:
                 state.release()
-        entry.bytes.resize(_cost(record, states.values()))
+        entry.bytes.resize(cost_of(record, states.values()))
         entry.record, entry.states = record, states
         return record
 
@@ -231,11 +172,11 @@ class MemoryStore:
         self, served: ServedModel, record: StreamRecord, copies: list[StreamRecord]
     ) -> list[StreamRecord]:
         life = served.states.life
-        state = self._entries[_key(record)].states[record.step]
+        state = self._entries[key_of(record)].states[record.step]
         with ExitStack() as undo:
             entries = []
             for copy in copies:
-                entries.append(_Entry(copy, {copy.step: state}, self._count(copy, state), life))
+                entries.append(Entry(copy, {copy.step: state}, self._count(copy, state), life))
                 undo.callback(entries[-1].bytes.release)
             undo.pop_all()
         for _ in entries:
@@ -245,10 +186,10 @@ class MemoryStore:
         return [self._insert(entry) for entry in entries]
 
     async def delete(self, record: StreamRecord) -> None:
-        self._remove(_key(record))
+        self._remove(key_of(record))
 
     async def end(self, engine: JobEngine) -> None:
-        self._rows.pop(engine, None)
+        self._rows.forget(engine)
         for number, entry in enumerate(list(self._entries.values()), 1):
             if number % _MAX_AT_ONCE == 0:
                 await asyncio.sleep(0)
@@ -256,7 +197,7 @@ class MemoryStore:
             for state in states:
                 state.end(engine)
             if any(state.lost for state in states):
-                entry.bytes.resize(_cost(entry.record, entry.states.values()))
+                entry.bytes.resize(cost_of(entry.record, entry.states.values()))
 
     def expire(self) -> bool:
         """Delete some streams whose idle time is over; return whether there may be more of them."""
@@ -275,33 +216,29 @@ class MemoryStore:
         self._remove(key)
         if not entry.record.ended:
             stream_metrics(entry.record.model).expired()
-        tenant, stream_id = key
-        tombstones = self._tombstones[tenant]
-        tombstones[stream_id] = None
-        if len(tombstones) > self._max_tombstones:
-            tombstones.popitem(last=False)
+        self._tombstones.add(key)
 
     async def _expire_forever(self) -> None:
         while True:
             await asyncio.sleep(0 if self.expire() else _EXPIRE_SECONDS)
 
-    def _find(self, key: Key) -> _Entry:
+    def _find(self, key: Key) -> Entry:
         self._expire_if_due(key)
         entry = self._entries.get(key)
         if entry is not None:
             return entry
-        raise missing_stream(expired=key[1] in self._tombstones.get(key[0], ()))
+        raise missing_stream(expired=key in self._tombstones)
 
-    def _insert(self, entry: _Entry) -> StreamRecord:
-        key = _key(entry.record)
+    def _insert(self, entry: Entry) -> StreamRecord:
+        key = key_of(entry.record)
         self._entries[key] = entry
         entry.life.refcount += 1
-        self._tombstones[key[0]].pop(key[1], None)
+        self._tombstones.remove(key)
         stream_metrics(entry.record.model).add_streams(1)
         self._idle(key, entry, entry.record.idle_seconds)
         return entry.record
 
-    def _idle(self, key: Key, entry: _Entry, seconds: float) -> None:
+    def _idle(self, key: Key, entry: Entry, seconds: float) -> None:
         entry.record = replace(entry.record, expires_at=self._epoch() + seconds)
         self._expiry.put(key, self._clock() + seconds)
 
@@ -316,48 +253,15 @@ class MemoryStore:
             if state is not None:
                 state.release()
 
-    def _count(self, record: StreamRecord, state: SharedState | None, freed: int = 0) -> _HostBytes:
-        """Count a new stream with its state, or raise. freed: see `_HostBytes.resize`."""
-        host_bytes = _HostBytes(self._bytes, record.tenant)
-        host_bytes.resize(_cost(record, (state,)), freed)
+    def _count(self, record: StreamRecord, state: SharedState | None, freed: int = 0) -> HostBytes:
+        """Count a new stream with its state, or raise. freed: see `HostBytes.resize`."""
+        host_bytes = HostBytes(self._bytes, record.tenant)
+        host_bytes.resize(cost_of(record, (state,)), freed)
         return host_bytes
-
-    def _rows_of(self, engine: Engine) -> Budget:
-        """The parts of an engine's room for states, with one for the running step of each stream.
-
-        Each tenant has room for one state more, in a step that frees another one.
-        """
-        rows = self._rows.get(engine)
-        if rows is None:
-            row_bytes = engine.model.network.layout.nbytes
-            stream_bytes, state_bytes = _STREAM_BYTES + _STATE_BYTES, row_bytes + _STATE_BYTES
-            demands = [quota // stream_bytes + quota // state_bytes for quota in self._quotas]
-            limit = engine.max_cached_states - len(demands)
-            rows = self._rows[engine] = fair_shares(limit, demands, _no_room)
-        return rows
-
-
-def _key(record: StreamRecord) -> Key:
-    return record.tenant.id, record.id
-
-
-def _cost(record: StreamRecord, states: Iterable[SharedState | None]) -> int:
-    """Host memory of a stream in bytes, without the rows of its states."""
-    cost = _STREAM_BYTES + len(record.id) + len(record.reply)
-    for state in states:
-        cost += _STATE_BYTES + (state.host_bytes if state is not None else 0)
-    return cost
 
 
 def _no_memory() -> ServeError:
     return TooManyAtOnce(
         "server-held streams use all memory allowed to this API key (SRUSERVE_STREAM_BYTES): "
         "delete streams, or continue with state tokens"
-    )
-
-
-def _no_room() -> ServeError:
-    return TooManyAtOnce(
-        "server-held streams use all states of this model allowed to this API key "
-        "(SRUSERVE_STATE_HOST_BYTES): delete streams, or continue with state tokens"
     )

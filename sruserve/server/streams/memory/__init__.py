@@ -1,0 +1,1 @@
+"""Server-held streams in the memory of this process."""
