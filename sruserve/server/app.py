@@ -68,7 +68,7 @@ from sruserve.server.tls.certificates import Certificates
 from sruserve.server.tuning import DEFAULT_TUNING, Tuning
 from sruserve.server.websocket import routes as websocket
 from sruserve.server.websocket.connection import WebSocketEndpoint
-from sruserve.server.websocket.session import SessionEndpoint
+from sruserve.server.websocket.endpoint import SessionEndpoint
 
 if TYPE_CHECKING:
     from sruserve.server.kserve.grpc.server import GrpcServer

@@ -5,7 +5,7 @@ from typing import Any
 
 import httpx
 
-from sruserve.server.http.responses import ErrorReply
+from sruserve.server.http.responses.error import ErrorReply
 
 CLASSIFY, COMPLETE, SCORE = "/v1/classify", "/v1/completions", "/v1/score"
 

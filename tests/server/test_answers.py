@@ -14,7 +14,7 @@ from sruserve.check.findings import Verdict
 from sruserve.check.session import Options, check_server
 from sruserve.model.reader.spans import best_spans
 from sruserve.model.reader.words import Document
-from sruserve.server.http.responses import AnswerReply
+from sruserve.server.http.responses.answer import AnswerReply
 from sruserve.server.repository.encoding import locate_input
 from tests.model.reader.formulas import Pair, scores
 from tests.readers import WORDS, reader_config, save_reader

@@ -8,7 +8,7 @@ import httpx
 import numpy as np
 import pytest
 
-from sruserve.server.http.responses import ClassifyReply
+from sruserve.server.http.responses.classify import ClassifyReply
 from sruserve.server.repository.encoding import encode_features
 
 TEXT = "How far is it from Denver to Aspen? who nowhere"

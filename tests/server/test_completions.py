@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from sruserve.server.http.responses import CompletionReply
+from sruserve.server.http.responses.complete import CompletionReply
 from sruserve.server.repository.served_model import ServedModel
 from tests.server.conftest import CHARACTERS, Serve
 from tests.server.held_steps import Steps

@@ -11,7 +11,7 @@ import torch
 from sruserve.kernels import single
 from sruserve.model.folder import Model, load_model
 from sruserve.model.heads.config import HeadConfig
-from sruserve.server.http.responses import TagReply
+from sruserve.server.http.responses.tag import TagReply
 from tests.server.conftest import CHARACTERS, TAGS, Serve
 from tests.server.posting import refusal
 from tests.support import save_random_model

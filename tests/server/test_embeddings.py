@@ -16,7 +16,7 @@ from sruserve.export.onnx.export import export_onnx
 from sruserve.model.heads.config import HeadConfig
 from sruserve.model.heads.row_layers import ActivationLayer, LinearLayer
 from sruserve.server.app import Application
-from sruserve.server.http.responses import EmbeddingReply
+from sruserve.server.http.responses.embed import EmbeddingReply
 from tests.server.conftest import LABELS, TEXT, WORDS, Serve, words_vocabulary
 from tests.server.keys import ACME, bearer
 from tests.server.posting import refusal

@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from sruserve.server.http.responses import ClassifyReply
+from sruserve.server.http.responses.classify import ClassifyReply
 from tests.server.conftest import Serve
 from tests.server.posting import refusal
 

@@ -57,4 +57,4 @@ def test_the_limit_of_the_user_holds(system: SystemFiles, monkeypatch: pytest.Mo
 def test_half_of_what_may_be_started_is_left_to_threads(
     startable: int | None, max_threads: int
 ) -> None:
-    assert ConstraintCache(1 << 20, startable=startable).max_processes == max_threads
+    assert ConstraintCache(1 << 20, startable=startable).store.max_processes == max_threads

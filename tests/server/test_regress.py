@@ -17,7 +17,7 @@ from sruserve.kernels import single
 from sruserve.model.folder import Model, load_model
 from sruserve.model.heads.config import HeadConfig
 from sruserve.model.heads.regression import Regression
-from sruserve.server.http.responses import RegressReply
+from sruserve.server.http.responses.regress import RegressReply
 from tests.server.conftest import Serve
 from tests.server.posting import refusal
 from tests.support import save_random_model

@@ -17,7 +17,7 @@ from sruserve.server.engine.results import Generated
 from sruserve.server.errors import Overloaded
 from sruserve.server.tasks.choices import ChoiceBuilder
 from sruserve.server.tasks.chunks import ChunkBuffer, Room
-from sruserve.server.websocket import session as frames
+from sruserve.server.websocket import request as frames
 from tests.server.conftest import CHARACTERS, Serve
 from tests.server.http.json_requests import connect
 from tests.server.observing import metric, until

@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from sruserve.server.http.responses import ScoreReply
+from sruserve.server.http.responses.score import ScoreReply
 
 TEXT = "To be, or nöt to be — that is"
 

@@ -5,7 +5,7 @@ from typing import Any
 import httpx
 import pytest
 
-from sruserve.server.http.responses import TagReply
+from sruserve.server.http.responses.tag import TagReply
 from tests.server.posting import refusal
 
 TEXT = "How far is it  from Denver to Aspen? who nowhere"

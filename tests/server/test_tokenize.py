@@ -9,7 +9,7 @@ import httpx
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from sruserve.server.http.responses import DetokenizeReply, TokenizeReply
+from sruserve.server.http.responses.tokenize import DetokenizeReply, TokenizeReply
 from tests.model.text.trained_tokenizers import KINDS, trained
 from tests.server.conftest import CHARACTERS, LABELS, Serve
 from tests.server.hand_clock import HandClock

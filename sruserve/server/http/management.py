@@ -2,10 +2,11 @@
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
 
 from sruserve.server.errors import NoProcess
-from sruserve.server.http import responses as replies
 from sruserve.server.http.call import HttpCall
 from sruserve.server.http.observed import answering_errors
 from sruserve.server.http.request_head import JSON_TYPE
@@ -17,6 +18,14 @@ from sruserve.server.metrics.page import MetricsPage
 Answer = Callable[[Lifecycle, HttpCall], Awaitable[None]]
 
 _RETRY_SECONDS = {"draining": b"5", "loading": b"1"}  # of a probe
+
+
+class Status(BaseModel):
+    """The reply to a probe."""
+
+    status: Literal["ok", "draining", "loading", "failed"] = Field(
+        description="`ok`, or why the server is not ready."
+    )
 
 
 async def live(lifecycle: Lifecycle, call: HttpCall) -> None:
@@ -61,11 +70,11 @@ def _readiness(lifecycle: Lifecycle) -> str:
 
 
 def _probe(path: str, handler: Answer, name: str, *other_replies: Reply) -> Route[Answer]:
-    return Route("GET", path, handler, name, "operation", (Reply(replies.Status), *other_replies))
+    return Route("GET", path, handler, name, "operation", (Reply(Status), *other_replies))
 
 
 _NOT_READY = Reply(
-    replies.Status,
+    Status,
     503,
     description="The server is not ready.",
     headers={"Retry-After": "Seconds after which it may be ready."},

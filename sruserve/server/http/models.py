@@ -5,16 +5,75 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
+from pydantic import BaseModel, Field
+
 from sruserve.server.errors import ModelNotFound, NoProcess
 from sruserve.server.http.call import HttpCall
 from sruserve.server.http.observed import answering_errors
-from sruserve.server.http.responses import ModelInfo, ModelList
 from sruserve.server.http.routes import ANY_TENANT, Mounted, Reply, Route
 from sruserve.server.json_output import long_json
 from sruserve.server.lifecycle import Lifecycle
 from sruserve.server.offload import LONG_BYTES, POOL
 from sruserve.server.repository.served import Served
 from sruserve.server.repository.served_model import ServedModel
+
+
+class OutputInfo(BaseModel):
+    """A value that a model predicts."""
+
+    name: str = Field(description="Name of the value.")
+    unit: str = Field(description="Its unit; empty if none is known.")
+    quantiles: list[float] = Field(
+        description="Quantiles that are predicted; empty: the value itself."
+    )
+
+
+class ModelInfo(BaseModel):
+    """A served model, or an older version of it."""
+
+    id: str = Field(
+        description="Id for the field `model` of requests: the name of the model, or "
+        "`NAME@VERSION` of a version."
+    )
+    object: str = Field("model", description="Always `model`.")
+    created: int = Field(description="When the server started, in seconds since 1970.")
+    owned_by: str = Field("sruserve", description="Always `sruserve`.")
+    version: str = Field(description="Number of the version folder; 1 if there are no versions.")
+    task: str = Field(
+        description="Task of the model: `classify`, `pair`, `tag`, `regress`, `answer`, `encode`, "
+        "`generate` or `translate`."
+    )
+    description: str = Field(
+        description="What the model does, as `config.json` says; plain text of at most 300 "
+        "characters, empty without one."
+    )
+    digest: str = Field(
+        description="SHA-256 of its weights, maths and vocabulary; states are bound to it."
+    )
+    dtype: str = Field(description="Compute dtype: `float32`, `bfloat16` or `float16`.")
+    streams: bool = Field(
+        description="Whether an input may arrive in chunks, each of which continues the state of "
+        "the one before; for task `translate`, with `wait_k`."
+    )
+    state_bytes: int = Field(
+        description="Bytes of one stream's state; with a CRF, at most; 0 for task `translate`, "
+        "whose states grow with their texts."
+    )
+    presets: list[str] = Field(description="Names that `preset` accepts.")
+    labels: list[str] = Field(
+        description="Names of its classes, in the order of their ids; empty without classes."
+    )
+    outputs: list[OutputInfo] = Field(
+        description="The values of a model of task `regress`, in order; else empty."
+    )
+    vocab_size: int | None = Field(
+        description="Number of its token ids; null for a model that takes features."
+    )
+
+
+class ModelList(BaseModel):
+    object: str = Field("list", description="Always `list`.")
+    data: list[ModelInfo] = Field(description="The served models.")
 
 
 class ModelPages:

@@ -1,10 +1,9 @@
 """`POST /predict`: classification for clients of text-embeddings-inference (TEI)."""
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from sruserve.server.auth import Tenant, Tenants
 from sruserve.server.errors import (
@@ -18,7 +17,7 @@ from sruserve.server.errors import (
 from sruserve.server.http.call import HttpCall
 from sruserve.server.http.endpoint import HttpEndpoint
 from sruserve.server.http.error_mapping import status_of
-from sruserve.server.http.responses import PredictError, Prediction
+from sruserve.server.http.predict_messages import Inputs, PredictError, Prediction, PredictRequest
 from sruserve.server.http.routes import ANY_TENANT, TASK, ErrorShape, Reply, Route
 from sruserve.server.http.truncation import Side, cut_ids, cut_text
 from sruserve.server.json_output import json_bytes, long_json
@@ -38,38 +37,6 @@ _ERROR_TYPES: tuple[tuple[type[ServeError], str], ...] = (
     (Refused, "overloaded"),
     (ServeError, "backend"),
 )
-
-
-_Inputs = str | list[str] | list[list[str]]
-
-
-class PredictRequest(BaseModel):
-    """One input, or a batch of inputs."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-    inputs: _Inputs = Field(
-        description="A text; a pair of texts, for models of task `pair`; a batch: a list of lists "
-        "of one or two texts, or, for models of task `classify`, a list of texts."
-    )
-    raw_scores: bool = Field(
-        False, description="Return the network's own scores, before softmax or sigmoid."
-    )
-    truncate: bool | None = Field(
-        False, description="Cut an input that is too long instead of refusing it."
-    )
-    truncation_direction: Literal["Left", "Right"] = Field(
-        "Right", description="The side on which an input is cut."
-    )
-
-    @field_validator("inputs", mode="plain", json_schema_input_type=_Inputs)
-    @classmethod
-    def _is_known_shape(cls, value: object) -> object:
-        entries = value if isinstance(value, list) else [value]
-        texts = all(isinstance(entry, str) for entry in entries)
-        if not entries or not (texts or all(map(_is_entry, entries))):
-            raise ValueError("send a text, a pair of texts, or a list of lists of one or two texts")
-        return value
 
 
 class PredictEndpoint(HttpEndpoint):
@@ -168,16 +135,7 @@ def mount(
     return [(route, route.handler(route.path, tenants, task, whole_steps)) for route in ROUTES]
 
 
-def _is_entry(entry: object) -> bool:
-    """Whether it is a list of one or two texts."""
-    return (
-        isinstance(entry, list)
-        and 1 <= len(entry) <= 2
-        and all(isinstance(text, str) for text in entry)
-    )
-
-
-def _entries(served: ServedModel, inputs: _Inputs) -> list[list[str]]:
+def _entries(served: ServedModel, inputs: Inputs) -> list[list[str]]:
     """The texts of each input: two for models of task `pair`, else one."""
     count = 2 if served.model.config.task == "pair" else 1
     if isinstance(inputs, str):
@@ -196,7 +154,7 @@ def _entries(served: ServedModel, inputs: _Inputs) -> list[list[str]]:
     return entries
 
 
-def _is_single(inputs: _Inputs, texts: Sequence[Sequence[Any]]) -> bool:
+def _is_single(inputs: Inputs, texts: Sequence[Sequence[Any]]) -> bool:
     """Whether the request has one input, a text or a pair, and not a batch."""
     return isinstance(inputs, str) or (isinstance(inputs[0], str) and len(texts[0]) > 1)
 

@@ -53,7 +53,7 @@ from sruserve.server.http.errors import (
     RequestTimeout,
     UnsupportedMediaType,
 )
-from sruserve.server.http.responses import ErrorReply
+from sruserve.server.http.responses.error import ErrorReply
 
 H = TypeVar("H")
 Handler = Callable[[HttpCall], Awaitable[None]]

@@ -17,7 +17,7 @@ from sruserve.server.errors import (
 )
 from sruserve.server.http.call import HttpCall
 from sruserve.server.http.endpoint import HttpEndpoint
-from sruserve.server.http.responses import StateReply
+from sruserve.server.http.responses.results import ModelId
 from sruserve.server.http.routes import ANY_TENANT, BODY, Mounted, Reply, Route
 from sruserve.server.json_output import json_bytes, long_json
 from sruserve.server.metrics.metrics import UNKNOWN_MODEL
@@ -46,6 +46,35 @@ class ViewRequest(BaseModel):
     values: Annotated[int, Field(ge=0, le=MAX_VALUES)] = Field(
         64, description="Most values of each tensor of the state in the reply."
     )
+
+
+class StateEntry(BaseModel):
+    """One tensor of a state."""
+
+    name: str = Field(
+        description="Name of the tensor: the number of its layer, a dot, and its name there, such "
+        "as `0.c`."
+    )
+    size: int = Field(description="How many numbers it has.")
+    min: float = Field(description="The smallest of them.")
+    max: float = Field(description="The largest of them.")
+    mean: float = Field(description="Their mean.")
+    values: list[float] = Field(
+        description="Evenly spaced numbers of it, in their order: at most `values` of the request."
+    )
+
+
+class StateReply(BaseModel):
+    """What a state token contains, without its texts and the key of its sampler."""
+
+    model: ModelId
+    version: str = Field(description="Version of the model whose weights the state belongs to.")
+    steps: int = Field(description="Tokens or feature rows that the state has read.")
+    state_bytes: int = Field(description="Bytes of the state's numbers.")
+    expires_at: int | None = Field(
+        description="When the token expires, in seconds since 1970; null: never."
+    )
+    entries: list[StateEntry] = Field(description="The tensors of the state, in their order.")
 
 
 class ViewEndpoint(HttpEndpoint):

@@ -6,7 +6,7 @@ from typing import Any
 from sruserve.server.auth import Tenants
 from sruserve.server.errors import ModelNotFound, UnfitInput, WrongTask
 from sruserve.server.http.call import ReplyWriter
-from sruserve.server.http.responses import DetokenizeReply, TokenizeReply
+from sruserve.server.http.responses.tokenize import DetokenizeReply, TokenizeReply
 from sruserve.server.http.routes import ANY_TENANT, BODY, Reply, Route
 from sruserve.server.http.v1 import TaskEndpoint
 from sruserve.server.json_output import json_bytes, long_json

@@ -6,20 +6,17 @@ from typing import Any, NamedTuple
 
 from sruserve.server.auth import Tenants
 from sruserve.server.http.embeddings import EmbeddingEndpoint
-from sruserve.server.http.responses import (
-    AnswerReply,
-    ClassifyReply,
-    CompletionReply,
-    EmbeddingReply,
-    EncodeReply,
-    ErrorReply,
-    RegressReply,
-    ResultsReply,
-    ScoreReply,
-    TagReply,
-    TranslateEvent,
-    TranslateReply,
-)
+from sruserve.server.http.responses.answer import AnswerReply
+from sruserve.server.http.responses.classify import ClassifyReply
+from sruserve.server.http.responses.complete import CompletionReply
+from sruserve.server.http.responses.embed import EmbeddingReply
+from sruserve.server.http.responses.encode import EncodeReply
+from sruserve.server.http.responses.error import ErrorReply
+from sruserve.server.http.responses.regress import RegressReply
+from sruserve.server.http.responses.results import ResultsReply
+from sruserve.server.http.responses.score import ScoreReply
+from sruserve.server.http.responses.tag import TagReply
+from sruserve.server.http.responses.translate import TranslateEvent, TranslateReply
 from sruserve.server.http.routes import (
     ANY_TENANT,
     EVENTS,

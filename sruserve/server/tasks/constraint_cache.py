@@ -1,23 +1,18 @@
-"""Compile constraints in processes, and cache them for each tenant and model."""
+"""Compile the constraints of requests in processes, once for each tenant and model."""
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from hashlib import sha256
 from importlib.util import find_spec
-from weakref import ref
 
 from sruserve.server.budget import Budget
 from sruserve.server.engine.constrained.byte_vocabulary import ByteVocabulary
-from sruserve.server.engine.constrained.memory_budget import GrammarMemory, OwnerUsage
 from sruserve.server.engine.constrained.process_client import (
     STALL_SECONDS,
     Bounds,
     GrammarProcess,
-    running,
 )
 from sruserve.server.engine.constrained.process_host import GrammarHost
 from sruserve.server.engine.constrained.remote_state import RemoteConstraint
@@ -35,22 +30,19 @@ from sruserve.server.offload import LONG_BYTES, offload
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.tasks.caller import Caller
 from sruserve.server.tasks.completion_request import CompletionRequest, Schema
+from sruserve.server.tasks.constraint_store import MAX_PROCESSES, ConstraintStore
 
-MAX_PROCESSES, _MIN_PROCESSES = 64, 2
 MAX_WAITING, MAX_WAITING_OF_ONE = 64, 32
 _MAX_BYTES = 256 << 10  # of a regex or schema, as JSON
 _QUICK_SECONDS = 0.25  # a longer compilation gives up its turn
-_RESERVE = 8  # 1/8 of the processes and of the memory is for owners that have none
 _MAX_LARGE = 2  # longer compilations at a time; one of each tenant
 TIMEOUT_SECONDS = 10.0
 
 
 class ConstraintCache:
-    """The constraints of recent requests, of all models.
+    """The constraints of requests: those of recent requests, and those that are compiled now.
 
-    max_bytes: of all their processes together, which `memory` counts.
-    startable: the limit of processes and threads of this process; None: no limit.
-    max_processes: cached and used ones: half of `startable` is left to threads.
+    max_bytes, startable, max_processes: as of its `ConstraintStore`.
     timeout_seconds: the longest wait for a compilation.
     stall_seconds: after which a process that does not answer ends.
     clock: of the deadlines, in monotonic seconds.
@@ -66,15 +58,12 @@ class ConstraintCache:
         stall_seconds: float = STALL_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        if startable is not None:
-            max_processes = max(_MIN_PROCESSES, min(max_processes, startable // 2))
-        self.max_processes, self.timeout_seconds = max_processes, timeout_seconds
-        self.stall_seconds, self._clock = stall_seconds, clock
+        self.timeout_seconds, self.stall_seconds = timeout_seconds, stall_seconds
+        self._clock = clock
         self._installed = find_spec("llguidance") is not None  # the processes import it
         self.host = GrammarHost()
         self._bounds = bounds or Bounds()
-        self.memory = GrammarMemory(max_bytes)
-        self.cached: OrderedDict[bytes, CachedConstraint] = OrderedDict()
+        self.store = ConstraintStore(max_bytes, startable, max_processes)
         self.compiling: dict[bytes, _Compiling] = {}
         self._waiting = Budget(MAX_WAITING, _too_many, MAX_WAITING_OF_ONE, yields=True)
         self._turns = FairSemaphore(1)
@@ -111,10 +100,9 @@ class ConstraintCache:
         # only one engine's thread may use a process
         engine = served.engine.number.to_bytes(8, "big")
         key = sha256(engine + served.tenant.id + field.encode() + b"\0" + text).digest()
-        cached = self.cached.get(key)
-        if cached is not None and cached.constraint.process.fresh:
-            self.cached.move_to_end(key)
-            return cached.constraint
+        cached = self.store.fresh(key)
+        if cached is not None:
+            return cached
         waiting = asyncio.create_task(self._wait(key, field, content, served, deadline))
         await caller.wait(waiting)
         return waiting.result()
@@ -126,12 +114,11 @@ class ConstraintCache:
 
     def end(self, engine: JobEngine) -> None:
         """Drop the constraints of an engine that has ended."""
-        for key in [key for key, cached in self.cached.items() if cached.engine == engine.number]:
-            del self.cached[key]
+        self.store.drop_engine(engine.number)
 
     def close(self) -> None:
         """End all processes."""
-        self.cached.clear()
+        self.store.entries.clear()
         self.host.close()
 
     async def _wait(
@@ -169,12 +156,12 @@ class ConstraintCache:
         try:
             vocabulary = ByteVocabulary.of(served.model.codec)
             async with self._turn(served.owner):
-                self._make_room(served.owner)
+                self.store.make_room(served.owner)
                 channel = await self.host.fork()
                 process = GrammarProcess(
                     self.host,
                     channel,
-                    self.memory,
+                    self.store.memory,
                     self._bounds,
                     served.owner,
                     self.stall_seconds,
@@ -193,15 +180,13 @@ class ConstraintCache:
             error.param = field
             raise
         except NoProcess:
-            self._drop_unused(
-                [*self.cached], lambda: True
-            )  # so that other work can start processes
+            self.store.drop_all_unused()  # so that other work can start processes
             raise
         finally:
             if compilation is not None:
                 compilation.cancel()
             del compilation  # its error would refer to this frame, and so to the process
-        self.cached[key] = CachedConstraint(served.engine.number, constraint)
+        self.store.add(key, served.engine.number, constraint)
         return constraint
 
     @asynccontextmanager
@@ -210,87 +195,6 @@ class ConstraintCache:
         with self._waiting.hold(1, owner):
             async with self._turns.place(owner):
                 yield
-
-    def _make_room(self, owner: str | None) -> None:
-        """Drop unused constraints, first the owner's and then the least recently used.
-
-        Raises `Overloaded` if that does not make enough room.
-        """
-        self._drop_ended()
-        own = [
-            key for key, cached in self.cached.items() if cached.constraint.process.owner == owner
-        ]
-        if owner is not None and not self._drop_unused(own, lambda: self._has_its_part(owner)):
-            raise Overloaded(
-                "the regular expressions and schemas in use by this API key fill its share of "
-                "the memory or processes, half of the limit (SRUSERVE_MAX_GRAMMAR_BYTES); retry "
-                "after a moment"
-            )
-        if not self._drop_unused([*own, *self.cached], lambda: self._is_full(owner)):
-            raise Overloaded(
-                "the regular expressions and schemas in use fill the memory or processes for "
-                "all of them (limit: SRUSERVE_MAX_GRAMMAR_BYTES); retry after a moment"
-            )
-
-    def _drop_ended(self) -> None:
-        """Drop the constraints whose processes have ended."""
-        alive = running(cached.constraint.process for cached in self.cached.values())
-        for key in [
-            key for key, cached in self.cached.items() if cached.constraint.process not in alive
-        ]:
-            del self.cached[key]
-
-    def _drop_unused(self, keys: list[bytes], is_full: Callable[[], bool]) -> bool:
-        """Drop unused constraints until `is_full()` is false; return whether there is room."""
-        for key in keys:
-            if not is_full():
-                return True
-            if key in self.cached and self.cached[key].drop_unused():
-                del self.cached[key]
-        return not is_full()
-
-    def _has_its_part(self, owner: str) -> bool:
-        """Whether an owner uses its share, half of the room for new constraints."""
-        usage = self.memory.by_owner().get(owner, OwnerUsage())
-        return usage.processes >= self.max_processes // 2 or usage.bytes > self._part
-
-    def _is_full(self, owner: str | None) -> bool:
-        """Whether there is no room for another; the last eighth is for owners that have none.
-
-        An owner counts at most with its part.
-        """
-        owners = self.memory.by_owner()
-        used = sum(
-            usage.bytes if each is None else min(usage.bytes, self._part)
-            for each, usage in owners.items()
-        )
-        processes, room = self.max_processes, self.memory.max_bytes // 2
-        if owner is not None and owner in owners:
-            processes, room = processes - processes // _RESERVE, room - room // _RESERVE
-        return len(self.memory) >= processes or used > room
-
-    @property
-    def _part(self) -> int:
-        """The byte limit of one owner: half is left to growing ones, half of the rest to others."""
-        return self.memory.max_bytes // 4
-
-
-@dataclass(slots=True)
-class CachedConstraint:
-    """A cached constraint, and the number of its engine."""
-
-    engine: int
-    constraint: RemoteConstraint
-
-    def drop_unused(self) -> bool:
-        """Drop the constraint unless it is in use; returns whether it was dropped."""
-        reference = ref(self.constraint)
-        del self.constraint
-        constraint = reference()
-        if constraint is None:
-            return True
-        self.constraint = constraint
-        return False
 
 
 class _Compiling:

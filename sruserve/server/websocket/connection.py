@@ -17,8 +17,10 @@ from sruserve.server.offload import LONG_BYTES, offload
 from sruserve.server.tasks.caller import ClientDisconnected
 from sruserve.server.tasks.endpoint import Endpoint
 from sruserve.server.tasks.requests import Request
+from sruserve.server.websocket.endpoint import PATH, SessionEndpoint
 from sruserve.server.websocket.handshake import Handshake
-from sruserve.server.websocket.session import PATH, Session, SessionEndpoint, WebSocketRequest
+from sruserve.server.websocket.request import WebSocketRequest
+from sruserve.server.websocket.session import Session
 
 _DONE, _RESTARTING = 1000, 1012  # codes of RFC 6455
 # Frames that may wait for the current one before reading pauses.

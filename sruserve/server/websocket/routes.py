@@ -8,7 +8,7 @@ from sruserve.server.http.call import HttpCall
 from sruserve.server.http.errors import UpgradeRequired
 from sruserve.server.http.observed import answering_errors
 from sruserve.server.http.routes import ANY_TENANT, Mounted, Reply, Route
-from sruserve.server.websocket.session import PATH
+from sruserve.server.websocket.endpoint import PATH
 
 
 async def open_socket(tenants: Tenants, call: HttpCall) -> None:

@@ -11,7 +11,7 @@ import pytest
 from pydantic_core import from_json, to_json
 
 from sruserve.model.heads.regression import Regression
-from sruserve.server.http.responses import ModelInfo, ModelList
+from sruserve.server.http.models import ModelInfo, ModelList
 from sruserve.server.http.uvicorn_http import HttpProtocol
 from tests.memory import grows_by_less, malloc_bytes
 from tests.server.conftest import Serve

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sruserve.server.app import Application
-from sruserve.server.http.responses import StateReply
+from sruserve.server.http.state_view import StateReply
 from sruserve.server.offload import POOL
 from sruserve.server.state.view import MAX_VALUES
 from tests.server.conftest import Serve

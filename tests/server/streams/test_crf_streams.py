@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from sruserve.model.folder import load_model, save_model
 from sruserve.model.heads.config import HeadConfig
-from sruserve.server.http.responses import TagReply
+from sruserve.server.http.responses.tag import TagReply
 from sruserve.server.key_ring import KeyRing
 from sruserve.server.state.token import Binding, StateSealer
 from tests.server.conftest import CHARACTERS, TAGS, WORDS, Serve, words_vocabulary

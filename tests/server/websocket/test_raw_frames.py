@@ -10,7 +10,7 @@ import pytest
 
 from sruserve.server.app import Application
 from sruserve.server.json_output import json_bytes
-from sruserve.server.websocket import session as frames
+from sruserve.server.websocket import request as frames
 from sruserve.server.websocket.uvicorn_websocket import WebSocketProtocol
 from tests.server.observing import metric, until
 from tests.server.websocket.raw_sockets import ASK, Raw, frame

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from sruserve.server.auth import Tenants
-from sruserve.server.http.responses import ErrorReply
+from sruserve.server.http.responses.error import ErrorReply
 from sruserve.server.http.responses_api.endpoint import ResponsesEndpoint
 from sruserve.server.http.responses_api.reply import ResponseEvent, ResponsesReply
 from sruserve.server.http.responses_api.request import ResponsesRequest

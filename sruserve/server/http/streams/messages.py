@@ -6,14 +6,12 @@ from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_v
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from sruserve.server.http.responses import (
-    ClassifyReply,
-    CompletionReply,
-    EncodeReply,
-    RegressReply,
-    ScoreReply,
-    TagReply,
-)
+from sruserve.server.http.responses.classify import ClassifyReply
+from sruserve.server.http.responses.complete import CompletionReply
+from sruserve.server.http.responses.encode import EncodeReply
+from sruserve.server.http.responses.regress import RegressReply
+from sruserve.server.http.responses.score import ScoreReply
+from sruserve.server.http.responses.tag import TagReply
 from sruserve.server.streams.forks import MAX_FORKS
 from sruserve.server.tasks.completion_request import CompletionRequest
 from sruserve.server.tasks.requests import (

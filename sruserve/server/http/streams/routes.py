@@ -16,7 +16,8 @@ from sruserve.server.errors import (
     StreamUnknown,
     WrongStep,
 )
-from sruserve.server.http.responses import CompletionReply, ErrorReply
+from sruserve.server.http.responses.complete import CompletionReply
+from sruserve.server.http.responses.error import ErrorReply
 from sruserve.server.http.routes import (
     ANY_TENANT,
     BODY,

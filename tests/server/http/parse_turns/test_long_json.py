@@ -13,7 +13,7 @@ from sruserve.server.http.parse_queue import ParseQueue
 from sruserve.server.http.parse_turns import ParseTurns
 from sruserve.server.http.uvicorn_http import HttpProtocol
 from sruserve.server.offload import LONG_BYTES
-from sruserve.server.websocket.session import WebSocketRequest
+from sruserve.server.websocket.request import WebSocketRequest
 from tests.server.conftest import Serve
 from tests.server.http.parse_turns.counted_events import Counted
 from tests.server.http.raw_replies import next_reply

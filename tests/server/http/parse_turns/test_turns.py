@@ -11,7 +11,7 @@ import pytest
 
 from sruserve.server.http.parse_turns import _FRESH_COST, ParseTurns
 from sruserve.server.http.uvicorn_http import HttpProtocol
-from sruserve.server.websocket.session import WebSocketRequest
+from sruserve.server.websocket.request import WebSocketRequest
 from sruserve.server.websocket.uvicorn_websocket import WebSocketProtocol
 from tests.server.conftest import Serve
 from tests.server.http.parse_turns.counted_events import Counted

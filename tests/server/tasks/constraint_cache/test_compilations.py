@@ -94,7 +94,7 @@ def test_the_cache_is_bounded_in_processes_and_bytes(
 ) -> None:
     for number in range(12):
         assert complete(client, regex=f"[a-z]{{{number + 1}}}").status_code == 200
-    memory = grammars.memory
+    memory = grammars.store.memory
     assert memory.used_bytes <= 32 << 20
     assert 1 < len(memory) < 6
     helper = psutil.Process(grammars.host.pid)
@@ -116,7 +116,7 @@ def test_grammars_whose_processes_end_while_they_are_followed_leave_nothing(
     client: httpx.Client, grammars: ConstraintCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     endless = {"type": "array", "items": {"type": "integer"}, "minItems": 100_000_000}
-    grammars.cached.clear()
+    grammars.store.entries.clear()
     assert complete(client, regex="first").status_code == 200
     fds = psutil.Process().num_fds()
     monkeypatch.setattr(grammars, "_bounds", Bounds(step_seconds=0.004))
@@ -124,7 +124,7 @@ def test_grammars_whose_processes_end_while_they_are_followed_leave_nothing(
         schema = {"anyOf": [{"const": f"s{number}"}, endless]}
         reply = complete(client, json_schema=schema, logit_bias={"91": 100})
         refusal(reply, 422, "invalid_request", None)
-        assert len(grammars.cached) <= 2
+        assert len(grammars.store.entries) <= 2
     until(lambda: psutil.Process().num_fds() <= fds + 2)
 
 
@@ -206,14 +206,14 @@ def test_a_wait_that_is_long_ends_in_504(
 def test_grammars_in_use_that_leave_no_room_are_a_429(
     client: httpx.Client, grammars: ConstraintCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    grammars.cached.clear()
+    grammars.store.entries.clear()
     assert complete(client, regex="first").status_code == 200
-    monkeypatch.setattr(grammars, "max_processes", 2)
+    monkeypatch.setattr(grammars.store, "max_processes", 2)
     for pattern in ("second", "third"):
         assert complete(client, regex=pattern).status_code == 200  # the one before lets go
-    in_use = next(iter(grammars.cached.values())).constraint
+    in_use = next(iter(grammars.store.entries.values())).constraint
     refusal(complete(client, regex="fourth"), 429, "overloaded", None)
-    assert [cached.constraint for cached in grammars.cached.values()] == [in_use]
+    assert [cached.constraint for cached in grammars.store.entries.values()] == [in_use]
 
 
 @pytest.mark.parametrize("what", ["process", "thread"])
@@ -228,7 +228,7 @@ def test_where_no_process_can_be_started_it_is_said_and_kept_ones_make_way(
     def no_thread(*_: Any) -> None:
         raise NoProcess
 
-    grammars.cached.clear()
+    grammars.store.entries.clear()
     assert complete(client, regex="kept").status_code == 200
     with monkeypatch.context() as patch:
         if what == "process":
@@ -238,7 +238,7 @@ def test_where_no_process_can_be_started_it_is_said_and_kept_ones_make_way(
             patch.setattr(process_host, "run_in_thread", no_thread)
         message = refusal(complete(client, regex="new"), 503, "no_process", None)
     assert "process limits" in message
-    assert not grammars.cached
+    assert not grammars.store.entries
     assert complete(client, regex="new").status_code == 200
 
 
@@ -252,9 +252,9 @@ def test_grammars_of_a_model_that_is_unloaded_end_with_it(serve: Serve, tmp_path
         helper = psutil.Process(grammars.host.pid)
         assert client.post("/v2/repository/models/bytes/unload").status_code == 200
         until(lambda: len(helper.children()) == 1)
-        assert len(grammars.cached) == 1
+        assert len(grammars.store.entries) == 1
         assert complete(client, model="others", regex="a").status_code == 200
-        assert len(grammars.cached) == 1
+        assert len(grammars.store.entries) == 1
 
 
 def test_a_server_that_is_stopped_while_a_grammar_is_compiled_ends(folder: Path) -> None:

@@ -77,14 +77,14 @@ def test_a_tenant_pushes_its_own_grammars_out_first_and_none_that_is_in_use(
         return Constraint.regex(text, ByteVocabulary.of_values(bytes(range(256)))).identity
 
     def cached_keys() -> list[bytes]:
-        return [each.constraint.identity for each in grammars.cached.values()]
+        return [each.constraint.identity for each in grammars.store.entries.values()]
 
-    grammars.cached.clear()
+    grammars.store.entries.clear()
     complete(client, "22222222", regex="theirs")
     complete(client, regex="used")
-    in_use = list(grammars.cached.values())[-1].constraint
+    in_use = list(grammars.store.entries.values())[-1].constraint
     complete(client, regex="own")
-    monkeypatch.setattr(grammars, "max_processes", 4)
+    monkeypatch.setattr(grammars.store, "max_processes", 4)
     assert complete(client, regex="new").status_code == 200
     assert cached_keys() == [identity("theirs"), identity("used"), identity("new")]
     assert in_use.identity == identity("used")
@@ -98,12 +98,12 @@ def test_a_tenant_whose_grammars_are_in_use_leaves_half_of_the_room_to_others(
     processes: int,
     max_bytes: int,
 ) -> None:
-    grammars.cached.clear()
-    monkeypatch.setattr(grammars, "max_processes", processes)
-    monkeypatch.setattr(grammars.memory, "max_bytes", max_bytes)
+    grammars.store.entries.clear()
+    monkeypatch.setattr(grammars.store, "max_processes", processes)
+    monkeypatch.setattr(grammars.store.memory, "max_bytes", max_bytes)
     for regex in ("one", "two"):
         assert complete(client, regex=regex).status_code == 200
-    in_use = [cached.constraint for cached in grammars.cached.values()]
+    in_use = [cached.constraint for cached in grammars.store.entries.values()]
     reply = complete(client, regex="three")
     refusal(reply, 429, "overloaded", None)
     assert "this API key" in reply.text
@@ -121,13 +121,13 @@ def test_two_tenants_whose_grammars_are_in_use_leave_room_to_a_third(
     processes: int,
     max_bytes: int,
 ) -> None:
-    grammars.cached.clear()
-    monkeypatch.setattr(grammars, "max_processes", processes)
-    monkeypatch.setattr(grammars.memory, "max_bytes", max_bytes)
+    grammars.store.entries.clear()
+    monkeypatch.setattr(grammars.store, "max_processes", processes)
+    monkeypatch.setattr(grammars.store.memory, "max_bytes", max_bytes)
     for key in ("11111111", "22222222"):
         regexes = iter(range(processes))
         while complete(client, key, regex=f"a{{{next(regexes)}}}").status_code == 200:
-            in_use = [cached.constraint for cached in grammars.cached.values()]
+            in_use = [cached.constraint for cached in grammars.store.entries.values()]
     assert len({constraint.process.owner for constraint in in_use}) == 2
     assert complete(client, "33333333", regex="b").status_code == 200
 
@@ -135,9 +135,9 @@ def test_two_tenants_whose_grammars_are_in_use_leave_room_to_a_third(
 def test_a_tenant_whose_grammars_grow_takes_no_room_from_others(
     client: httpx.Client, grammars: ConstraintCache
 ) -> None:
-    grammars.cached.clear()
+    grammars.store.entries.clear()
     assert complete(client, regex="one").status_code == 200
-    in_use = next(iter(grammars.cached.values())).constraint
+    in_use = next(iter(grammars.store.entries.values())).constraint
     in_use.process.used_bytes = 20 << 20
     assert complete(client, "22222222", regex="two").status_code == 200
     assert in_use.process.runs
