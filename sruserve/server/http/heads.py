@@ -18,8 +18,10 @@ def exceeds_limits(url: bytes, headers: Headers | None) -> bool:
     return len(url) > _MAX_TARGET_BYTES or len(headers or ()) > _MAX_HEADERS
 
 
-def syntax_error(version: str, headers: Headers) -> str | None:
+def syntax_error(version: str, url: bytes, headers: Headers) -> str | None:
     """What is wrong with a head; None if this server understands it. version: of HTTP."""
+    if b"#" in url:  # the parser would cut the path there, and a proxy might not
+        return "The target of a request has no fragment (#)."
     hosts = 0
     for name, value in headers:
         if name == b"host":
@@ -42,6 +44,14 @@ def too_large() -> HeadTooLarge:
         f"{_MAX_HEADERS} headers and {MAX_HEAD_BYTES} bytes, of these up to "
         f"{_MAX_TARGET_BYTES} of the path and its query, and {MAX_UPGRADE_BYTES} of the "
         "headers that request another protocol, such as a WebSocket"
+    )
+
+
+def announces_body(headers: Headers) -> bool:
+    """Whether a head is followed by a body."""
+    return any(
+        name == b"transfer-encoding" or (name == b"content-length" and bool(value.strip(b"0")))
+        for name, value in headers
     )
 
 

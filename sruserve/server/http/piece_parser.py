@@ -9,6 +9,7 @@ import httptools
 from sruserve.server.http.heads import (
     MAX_HEAD_BYTES,
     MAX_UPGRADE_BYTES,
+    announces_body,
     exceeds_limits,
     too_large,
     upgrade_bytes,
@@ -196,9 +197,11 @@ class PieceParser(ReceivedBytes):
                 return
 
     def _opens_websocket(self) -> bool:
-        """Whether the head requests a WebSocket and all earlier requests are answered."""
+        """Whether the head alone requests a WebSocket and all earlier requests are answered."""
         is_upgrade = self.scope["method"] == "GET" and self._get_upgrade() == b"websocket"
         if not is_upgrade or self.scope["http_version"] != "1.1" or self.flow.write_paused:
+            return False
+        if announces_body(self.headers):
             return False
         return self.cycle is None or self.cycle.response_complete
 

@@ -98,7 +98,7 @@ class HttpProtocol(PieceParser):
             raise ValueError
         parser, scope, earlier = self.parser, self.scope, self.cycle
         version = parser.get_http_version()
-        if error := syntax_error(version, self.headers):
+        if error := syntax_error(version, self.url, self.headers):
             self._bad_request = error
             raise ValueError(error)
         scope["connection"] = self  # type: ignore[typeddict-unknown-key]

@@ -247,6 +247,12 @@ def test_other_versions_of_http_are_refused(client: httpx.Client, version: str) 
     assert b"speaks HTTP/1.1" in reply
 
 
+@pytest.mark.parametrize("target", ["/livez#a", "/livez?a#", "/v1/score#/../metrics", "#"])
+def test_a_fragment_in_a_target_is_refused(client: httpx.Client, target: str) -> None:
+    reply = answer(client, f"GET {target} HTTP/1.1\r\nhost: a\r\n\r\n".encode())
+    assert reply.startswith(b"HTTP/1.1 400 ")
+
+
 @pytest.mark.parametrize("coding", ["gzip, chunked", "gzip", "chunked, chunked"])
 def test_other_transfer_encodings_are_refused(client: httpx.Client, coding: str) -> None:
     reply = answer(

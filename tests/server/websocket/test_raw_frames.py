@@ -12,6 +12,8 @@ from sruserve.server.app import Application
 from sruserve.server.json_output import json_bytes
 from sruserve.server.websocket import request as frames
 from sruserve.server.websocket.uvicorn_websocket import WebSocketProtocol
+from tests.server.http.raw_replies import next_reply
+from tests.server.http.raw_requests import GET, UPGRADE, connect
 from tests.server.observing import metric, until
 from tests.server.websocket.raw_sockets import ASK, Raw, frame
 
@@ -72,6 +74,21 @@ def test_a_wrong_handshake_is_refused_at_once(
 ) -> None:
     with Raw(client, head) as raw:
         assert raw.received(b"never").startswith(b"HTTP/1.1 " + status)
+
+
+@pytest.mark.parametrize(
+    ("header", "body"),
+    [(b"content-length: 2", b"{}"), (b"transfer-encoding: chunked", b"2\r\n{}\r\n0\r\n\r\n")],
+    ids=["length", "chunks"],
+)
+def test_a_handshake_with_a_body_opens_nothing_and_is_answered(
+    client: httpx.Client, header: bytes, body: bytes
+) -> None:
+    upgrade = UPGRADE.replace(b"\r\n\r\n", b"\r\n" + header + b"\r\n\r\n")
+    with connect(client, upgrade + body) as connection:
+        assert b" 426 " in next_reply(connection)
+        connection.sendall(GET)
+        assert b" 200 " in next_reply(connection)
 
 
 def test_an_offer_after_a_running_request_is_ignored(client: httpx.Client) -> None:
