@@ -24,7 +24,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 LONG = (
     *("test_running.py", "test_releases.py", "test_prometheus.py"),
     *("test_document.py", "test_onnx_docs.py", "test_package.py", "test_openapi.py"),
-    *("test_process.py", "test_cache.py", "test_keras_files.py", "test_hazards.py"),
+    *("test_process.py", "test_cache.py", "test_keras_files.py"),
     *("test_monitoring.py", "test_ray_serve.py", "test_notebooks.py", "test_resume.py"),
     *("test_rolling_restart.py", "test_restarts.py", "test_workers.py", "test_onnx_page.py"),
 )

@@ -3,10 +3,9 @@
 A recurrence's body has only what the next step needs: the rest is computed for all steps at once.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
-from torch import Tensor
 
 from sruserve.export.onnx.graph import Graph, Op, Value, split
 from sruserve.export.onnx.norm import normalize
@@ -57,24 +56,19 @@ def _planes(graph: Graph, layer: CellLayer, z: Value, steps: Steps) -> list[Valu
     normed = layer.inner_norm is not None or layer.inner_bias is not None
     if steps.lengths is not None and not normed:  # to cut many rows would take a pass over them
         weights = linear.weight.chunk(layer.cell.blocks)
-        parts = [
-            PlainLinear(weight, bias)
-            for weight, bias in zip(weights, _chunked(linear.bias, layer.cell.blocks), strict=True)
-        ]
-        return [graph.linear(z, part, f"linear.{i}") for i, part in enumerate(parts)]
+        biases = [None] * len(weights) if linear.bias is None else linear.bias.chunk(len(weights))
+        planes = []
+        for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+            if bias is not None and not graph.needs_bias(bias, f"linear.{i}.bias"):
+                bias = None
+            planes.append(graph.linear(z, PlainLinear(weight, bias), f"linear.{i}"))
+        return planes
     u = graph.linear(z, linear, "linear")
     if layer.inner_norm is not None:
         u = normalize(graph, u, layer.inner_norm, "inner_norm")
     if layer.inner_bias is not None:
         u = op.Add(u, graph.weight("inner_bias", layer.inner_bias))
     return list(split(op, u, [layer.width] * layer.cell.blocks))
-
-
-def _chunked(bias: Tensor | None, parts: int) -> Sequence[Tensor | None]:
-    """Return the parts of a bias; None for a part of zeros."""
-    if bias is None:
-        return [None] * parts
-    return [part if part.any() else None for part in bias.chunk(parts)]
 
 
 def _with_gate_biases(layer: CellLayer) -> PlainLinear:

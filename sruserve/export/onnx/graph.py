@@ -90,15 +90,18 @@ class Graph:
 
     def weight(self, name: str, tensor: Tensor) -> Value:
         """Return a weight of the model, which is stored once for each name within its scope."""
-        full = ".".join([*self._scopes, name])
+        full = self._full(name)
         if full not in self._weights:
-            stored = ir.tensor(tensor.detach().contiguous().numpy(), name=full)
+            stored = self._stored(full, tensor)
             self._weights[full] = self._builder.initializer(stored, full, qualify=False)
         return self._weights[full]
 
+    def _stored(self, full: str, tensor: Tensor) -> ir.TensorProtocol:
+        return ir.tensor(tensor.detach().contiguous().numpy(), name=full)
+
     def linear(self, x: Value, layer: PlainLinear, name: str) -> Value:
         """Compute x W^T + b for rows x (rows, in); returns (rows, out)."""
-        op, numbers = self.op, self._integers(layer.weight)
+        op, numbers = self.op, self._integers(layer.weight, f"{name}.weight")
         if numbers is None:
             weight = self.weight(f"{name}.weight", layer.weight.T)
             if layer.bias is None:
@@ -114,7 +117,7 @@ class Graph:
 
     def look_up(self, table: Tensor, ids: Value, name: str) -> Value:
         """Return the rows (..., width) of a table (n, width) at ids (...)."""
-        numbers = self._integers(table)
+        numbers = self._integers(table, f"{name}.weight")
         if numbers is None:
             return self.op.Gather(self.weight(f"{name}.weight", table), ids)
         weight = self.weight(f"{name}.weight", numbers.numbers)
@@ -122,7 +125,7 @@ class Graph:
 
     def against(self, x: Value, table: Tensor, name: str) -> Value:
         """Compute x T^T for rows x (rows, width) and the table (n, width) of `look_up`."""
-        op, numbers = self.op, self._integers(table)
+        op, numbers = self.op, self._integers(table, f"{name}.weight")
         stored = table if numbers is None else numbers.numbers
         columns = op.Transpose(self.weight(f"{name}.weight", stored), perm=[1, 0])
         if numbers is None:
@@ -168,8 +171,17 @@ class Graph:
         )
         return list(results[states:])
 
-    def _integers(self, weight: Tensor) -> RoundedWeight | None:
+    def needs_bias(self, bias: Tensor, name: str) -> bool:
+        """Whether a bias changes anything; it is stored under this name."""
+        del name
+        return bool(bias.any())
+
+    def _integers(self, weight: Tensor, name: str) -> RoundedWeight | None:
+        del name
         return rounded(weight) if self.integer else None
+
+    def _full(self, name: str) -> str:
+        return ".".join([*self._scopes, name])
 
     def _product(self, x: Value, weight: Value, scale: Value) -> Value:
         """Multiply rows x by the bytes of a weight (in, out) with scales (out); rounds x once."""

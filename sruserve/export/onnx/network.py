@@ -12,7 +12,7 @@ the `labels` of the best path; they are those of whole inputs, whatever `state` 
 `values` instead, and an encoder `hidden`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 import onnx_ir as ir
@@ -47,10 +47,16 @@ class GraphMaker:
 
     tensors: its weights, named as in `network_shapes`. Those that were restored from int8 are int8
     in the graphs of a config that says so.
+    make_graph: of a name, and whether weights are stored as int8.
     """
 
-    def __init__(self, config: ModelConfig, tensors: Mapping[str, Tensor]) -> None:
-        self._config, self._tensors = config, tensors
+    def __init__(
+        self,
+        config: ModelConfig,
+        tensors: Mapping[str, Tensor],
+        make_graph: Callable[[str, bool], Graph] = Graph,
+    ) -> None:
+        self._config, self._tensors, self._make_graph = config, tensors, make_graph
         self._integer = config.weights == "int8"
         self.layout = config.layout
         own = {k.removeprefix("rnn."): v for k, v in tensors.items() if k.startswith("rnn.")}
@@ -62,7 +68,7 @@ class GraphMaker:
 
     def step(self, metadata: Mapping[str, str]) -> ir.Model:
         """Make the graph of one step, without control flow; the network must be streamable."""
-        graph = Graph("step", self._integer)
+        graph = self._make_graph("step", self._integer)
         inputs = self._inputs(graph, "", ("batch",))
         rows = graph.input("state", FLOAT, ("batch", self.layout.width))
         state, steps = StateRows(graph, rows), OneStep(graph, rows)
@@ -75,7 +81,7 @@ class GraphMaker:
 
     def sequence(self, metadata: Mapping[str, str]) -> ir.Model:
         """Make the graph of whole sequences."""
-        graph, config = Graph("sequence", self._integer), self._config
+        graph, config = self._make_graph("sequence", self._integer), self._config
         if config.task == "pair":
             self._pairs(graph)
             return graph.model(metadata)

@@ -1,7 +1,6 @@
 """One arena for the memory of all graphs in this process: a graph cannot take more than its limit.
 
-A graph's nodes decide how much memory a run takes, and a file of a hostile writer may ask for any
-amount. ONNX Runtime then fails the run.
+The number of rows decides how much memory a run takes. ONNX Runtime fails a run that asks for more.
 """
 
 from threading import Lock

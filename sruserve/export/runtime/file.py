@@ -1,7 +1,5 @@
 """Read an ONNX file that `sruserve export onnx` wrote; anything else is refused with a reason."""
 
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,11 +13,11 @@ from torch import Tensor
 
 from sruserve.export.onnx.metadata import FORMAT, OPSET, PREFIX, Case, Properties, checksum
 from sruserve.export.onnx.signature import answer_of, signature_of
-from sruserve.export.runtime.hazards import check_hazards, graphs_in, guard_recurrences
+from sruserve.export.runtime.graph_match import check_graph
+from sruserve.export.runtime.recurrence_guard import graphs_in, guard_recurrences
 from sruserve.export.runtime.weights import (
     make_signed,
     multiplies_signed,
-    nodes,
     transpose_tables,
 )
 from sruserve.model.config import ModelConfig, explain, parse_config
@@ -30,18 +28,6 @@ from sruserve.model.text.vocabulary_files import BYTES_FILE, WORDS_FILE
 _EXPORT = "make it again by `sruserve export onnx`"
 _LARGEST_FILE = 2 << 30  # bytes: a protocol buffer holds no more
 _TYPES = {torch.float32: onnx.TensorProto.FLOAT, torch.int64: onnx.TensorProto.INT64}
-_NODES, _NODES_OF_LAYER = 4096, 256  # more than any export has
-_USES, _SMALL_BYTES = 8, 4096  # of a weight by nodes: some runtimes pack it for each of them
-_DEPTH = 2  # of graphs within graphs: a recurrence's body has none of its own
-_OPERATORS = {
-    "Abs", "Add", "And", "ArgMax", "Cast", "Concat", "Div", "Elu", "Equal", "Erf", "Exp", "Expand",
-    "Flatten", "GRU", "Gather", "GatherElements", "GatherND", "Gelu", "Gemm", "Greater",
-    "GreaterOrEqual", "Identity", "LSTM", "LayerNormalization", "LeakyRelu", "Less", "Log",
-    "LogSoftmax", "MatMul", "MatMulInteger", "Max", "Mod", "Mul", "Or", "QuantizeLinear", "RNN",
-    "Range", "ReduceMax", "ReduceMean", "ReduceSum", "Relu", "Reshape", "ReverseSequence", "Scan",
-    "Selu", "Shape", "Sigmoid", "Slice", "Softmax", "Softplus", "Split", "Sqrt", "Squeeze", "Sub",
-    "Tanh", "Transpose", "Unsqueeze", "Where",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -107,12 +93,11 @@ def read_onnx(path: Path) -> OnnxFile:
     since, or whose graph is not the one that its config describes.
     """
     model, properties = _read(path)
-    _check_graph(model, path)
+    _check_parts(model, path)
     config = parse_config(properties.config.encode(errors="replace"), f"the config in {path}")
     expected = [(e.name, list(e.shape), e.offset) for e in config.layout.entries]
     if expected != [(entry.name, entry.shape, entry.offset) for entry in properties.state]:
         raise CheckpointError(f"{path}: its state is not that of its config; export it again")
-    _check_sizes(model.graph, config, path)
     if properties.task != config.task or properties.labels != list(config.labels):
         raise CheckpointError(f"{path}: its task or labels are not those of its config")
     if properties.weights != config.weights:
@@ -121,6 +106,7 @@ def read_onnx(path: Path) -> OnnxFile:
         name = sorted(unknown)[0][:80]
         raise CheckpointError(f"{path}: its vocabulary has an unknown file {name!r}")
     _check_signature(model, config, properties.graph, path)
+    check_graph(model.graph, config, properties.graph, path)
     return OnnxFile(
         path,
         model,
@@ -181,8 +167,8 @@ def _names_read(node: Any) -> set[str]:
     return names
 
 
-def _check_graph(model: Any, path: Path) -> None:
-    """Raise `CheckpointError` for operators that no export has, and for data in other files."""
+def _check_parts(model: Any, path: Path) -> None:
+    """Raise `CheckpointError` for parts of a file that no export has, and for data elsewhere."""
     for opset in model.opset_import:
         if opset.domain not in ("", "ai.onnx"):
             raise CheckpointError(
@@ -196,52 +182,11 @@ def _check_graph(model: Any, path: Path) -> None:
         raise CheckpointError(
             f"{path} defines functions of its own, which no export does: {_EXPORT}"
         )
-    _check_nodes(model.graph, path, 1)
-    check_hazards(model.graph, path)
-
-
-def _check_nodes(graph: Any, path: Path, depth: int) -> None:
-    if graph.sparse_initializer:
-        raise CheckpointError(f"{path} has sparse weights, which no export has: {_EXPORT}")
-    _check_tensors(graph.initializer, path)
-    for node in graph.node:
-        if node.domain not in ("", "ai.onnx") or node.op_type not in _OPERATORS:
-            raise CheckpointError(
-                f"{path}: node {node.name[:80]!r} is a {node.op_type[:80]!r}, which no export has"
-            )
-        for attribute in node.attribute:
-            _check_tensors([attribute.t, *attribute.tensors], path)
-        for inner in graphs_in(node):
-            if depth == _DEPTH:
-                raise CheckpointError(f"{path}: a graph in {node.name[:80]!r} is nested deeper")
-            _check_nodes(inner, path, depth + 1)
-
-
-def _check_tensors(tensors: Iterable[Any], path: Path) -> None:
-    for tensor in tensors:
+    for tensor in model.graph.initializer:
         if tensor.external_data or tensor.data_location == onnx.TensorProto.EXTERNAL:
             raise CheckpointError(
                 f"{path}: the tensor {tensor.name[:80]!r} lies in another file; an export has all "
                 "its weights inside: export the model again"
-            )
-
-
-def _check_sizes(graph: Any, config: ModelConfig, path: Path) -> None:
-    """Raise `CheckpointError` if a session may take much more memory than the file."""
-    limit = _NODES + _NODES_OF_LAYER * config.rnn.num_layers
-    uses: Counter[str] = Counter()
-    for count, node in enumerate(nodes(graph)):
-        if count == limit:
-            raise CheckpointError(
-                f"{path} has more than {limit:,} nodes, which no export has: {_EXPORT}"
-            )
-        uses.update(node.input)
-    limit = _USES + config.head.experts
-    for weight in graph.initializer:
-        if uses[weight.name] > limit and weight.ByteSize() > _SMALL_BYTES:
-            raise CheckpointError(
-                f"{path}: {uses[weight.name]:,} nodes read {weight.name[:80]!r}; of an export, "
-                f"{limit} at most"
             )
 
 

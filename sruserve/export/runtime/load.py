@@ -11,7 +11,7 @@ from sruserve.model.errors import FolderError
 from sruserve.model.folder import Model, load_model
 from sruserve.model.versions import CONFIG_FILE, ONNX_FILE, is_onnx, newest
 
-_PACKAGES = ("onnx", "onnxruntime")
+_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
 
 def load_any(

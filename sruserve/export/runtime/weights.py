@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import torch
 
-from sruserve.export.runtime.hazards import graphs_in
+from sruserve.export.runtime.recurrence_guard import graphs_in
 
 _SIGN = np.uint8(0x80)  # to flip it subtracts the byte of zero, 128
 _DTYPES: dict[int, np.dtype[Any]] = {
