@@ -10,6 +10,7 @@ import pytest
 import tritonclient.grpc as triton
 from grpc._cython import cygrpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from tritonclient.grpc.service_pb2 import ModelInferRequest
 
 from sruserve.server.app import Application
 from sruserve.server.kserve.grpc import core as grpc_core
@@ -17,10 +18,12 @@ from sruserve.server.kserve.grpc.service import SERVICE
 from sruserve.server.pulse import Pulse
 from tests.server.conftest import Serve
 from tests.server.kserve.conftest import grpc_address
-from tests.server.kserve.grpc_inputs import inputs_of
+from tests.server.kserve.grpc_inputs import INFER, inputs_of
 from tests.server.kserve.raw_http2 import RawClient, message
+from tests.server.observing import metric, until
 
 MESSAGE = "Method not found!"
+ANSWERED = f'sru_requests_total{{model="question",outcome="ok",route="{INFER}"}}'
 
 
 @pytest.mark.parametrize("path", ["/\xff", "\xff", "/\xc3", "/inference.GRPCInferenceService/\x80"])
@@ -52,6 +55,24 @@ def test_metadata_that_is_not_utf8_is_not_logged(
         client.send(call, message(b""), end=True)
         client.until(lambda: call in client.ended)
     assert caplog.records == []
+
+
+def test_a_client_that_leaves_before_its_reply_is_not_logged(
+    grpc_server: tuple[httpx.Client, Application], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, cygrpc.__name__)
+    http, server = grpc_server
+    assert server.grpc is not None
+    request = ModelInferRequest(model_name="question")
+    request.inputs.add(name="text", datatype="BYTES", shape=[1, 1])
+    request.raw_input_contents.append(b"\x01\0\0\0a")
+    before = metric(http, ANSWERED)
+    with RawClient(server.grpc.port, window=0) as client:
+        call = client.call(f"/{SERVICE}/ModelInfer")
+        client.send(call, message(request.SerializeToString()), end=True)
+        until(lambda: metric(http, ANSWERED) > before)
+    until(lambda: any("raised in core" in text for text in caplog.messages))
+    assert {record.levelno for record in caplog.get_records("call")} == {logging.DEBUG}
 
 
 def test_what_else_grpcio_says_is_logged(caplog: pytest.LogCaptureFixture) -> None:

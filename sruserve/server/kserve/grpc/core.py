@@ -5,7 +5,8 @@ handling: a path that is not UTF-8 ends the loop, and the server with it. So all
 registered, which gRPC's core matches byte by byte, and other calls end before that loop.
 
 grpcio also logs each metadata value that is not UTF-8, maybe a key, with a traceback. A call with
-as many of them as fit into its headers would take tens of milliseconds.
+as many of them as fit into its headers would take tens of milliseconds. So it does for each call
+whose client leaves before it has its reply.
 """
 
 import asyncio
@@ -21,6 +22,7 @@ from sruserve.server.kserve.grpc.call import end
 
 _Core: Any = cygrpc.AioServer
 _METADATA_MESSAGE = "Invalid encoding on %s"
+_LEFT_MESSAGE = "raised in core by servicer method"
 
 
 class _RegisteredOnly(cygrpc.AioServer):  # type: ignore[misc]
@@ -41,10 +43,12 @@ class _RegisteredOnly(cygrpc.AioServer):  # type: ignore[misc]
 
 
 class _Log(logging.Logger):
-    """grpcio's logger without messages about metadata; a filter would run too late."""
+    """grpcio's logger without messages that clients cause; a filter would run too late."""
 
     def exception(self, msg: object, *args: Any, **kwargs: Any) -> None:
-        if msg != _METADATA_MESSAGE:
+        if _LEFT_MESSAGE in str(msg):
+            self.debug(msg, *args)
+        elif msg != _METADATA_MESSAGE:
             super().exception(msg, *args, **kwargs)
 
 
