@@ -1,6 +1,6 @@
 """Make a model of ONNX files: their sessions, their vocabulary, and a trial of both graphs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Timer
@@ -21,7 +21,7 @@ from sruserve.model.text.tokenizer_trial import check_tokenizer
 from sruserve.model.text.vocabulary_files import WORDS_FILE, make_codec
 from sruserve.model.versions import FIRST, ONNX_FILE, STEP_FILE, newest
 
-TRIAL_SECONDS = 60.0  # of a file's case, which has some steps of some streams
+_TRIAL_SECONDS = 60.0  # of a file's case, which has some steps of some streams
 _TOLERANCE = 1e-4  # between machines: a graph that is another one differs by more
 
 
@@ -32,10 +32,11 @@ def load_onnx(
     allow_cpu: bool,
     threads: int,
     max_step_numbers: int = MAX_STEP_NUMBERS,
+    trial_seconds: float = _TRIAL_SECONDS,
 ) -> Model:
     """Load an ONNX file, or a folder with `model.onnx` and, if the model streams, `step.onnx`.
 
-    max_step_numbers: see `OnnxNetwork`.
+    max_step_numbers: see `OnnxNetwork`. trial_seconds: the limit of each file's own case.
 
     Raises `FolderError`, `CheckpointError`, `ConfigError`, `DTypeError` or
     `RuntimePlacementError`.
@@ -60,7 +61,12 @@ def load_onnx(
             raise FolderError(
                 f"{step.path} is not the graph of one step of {ONNX_FILE}: export the model again"
             )
-    network = _network(sequence, step, device, allow_cpu, threads, max_step_numbers)
+    sessions: dict[str, GraphSession] = {}
+    for file in filter(None, (sequence, step)):
+        session = GraphSession(file.served(runs_on_cpu(device)), device, threads, allow_cpu)
+        _try(file, session, trial_seconds)
+        sessions[file.kind] = session
+    network = _network(sequence, sessions, max_step_numbers)
     if WORDS_FILE in sequence.vocabulary:
         check_tokenizer(sequence.vocabulary[WORDS_FILE], sequence.path)
     codec = make_codec(sequence.vocabulary, sequence.path)
@@ -80,18 +86,8 @@ def load_onnx(
 
 
 def _network(
-    sequence: OnnxFile,
-    step: OnnxFile | None,
-    device: torch.device,
-    allow_cpu: bool,
-    threads: int,
-    max_step_numbers: int,
+    sequence: OnnxFile, sessions: Mapping[str, GraphSession], max_step_numbers: int
 ) -> OnnxNetwork:
-    sessions = {}
-    for file in filter(None, (sequence, step)):
-        session = GraphSession(file.served(runs_on_cpu(device)), device, threads, allow_cpu)
-        _try(file, session)
-        sessions[file.kind] = session
     config, crf = sequence.config, None
     if config.head.crf:
         assert config.outputs is not None
@@ -108,7 +104,7 @@ def _network(
     )
 
 
-def _try(file: OnnxFile, session: GraphSession) -> None:
+def _try(file: OnnxFile, session: GraphSession, seconds: float) -> None:
     """Run the file's own case; raises `CheckpointError` if the answer is another one."""
     case, signature = file.case, signature_of(file.config, file.kind)
     options = onnxruntime.RunOptions()
@@ -121,7 +117,7 @@ def _try(file: OnnxFile, session: GraphSession) -> None:
         if "state" in signature.inputs:
             inputs["state"] = file.config.layout.allocate(case.sizes["batch"])
         on_device = {name: value.to(session.device) for name, value in inputs.items()}
-        with _time_limit(options, TRIAL_SECONDS):
+        with _time_limit(options, seconds):
             results = session.run(on_device, case.sizes, options)
         answer = results[answer_of(file.config)].cpu().flatten()
         expected = torch.tensor(case.answer)
@@ -133,7 +129,7 @@ def _try(file: OnnxFile, session: GraphSession) -> None:
     except Exception as error:  # of a case that does not fit the graph, too
         if options.terminate:
             raise CheckpointError(
-                f"{file.path}: its case takes more than {TRIAL_SECONDS:g} seconds"
+                f"{file.path}: its case takes more than {seconds:g} seconds"
             ) from error
         raise CheckpointError(f"{file.path}: its case cannot run: {str(error)[:200]}") from error
     if not agrees:

@@ -9,8 +9,8 @@ import onnx
 import pytest
 
 from sruserve.export.onnx.export import export_onnx
-from sruserve.export.runtime import model as models
-from sruserve.export.runtime.load import load_any
+from sruserve.export.runtime.model import load_onnx
+from sruserve.kernels.devices import CPU
 from sruserve.model.errors import CheckpointError
 from tests.export.runtime.test_file import changed, set_case
 from tests.support import save_random_model
@@ -48,13 +48,12 @@ def test_a_run_that_takes_more_than_the_arena_fails() -> None:
     assert int(megabytes) < 2048
 
 
-def test_the_case_of_a_file_ends_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_case_of_a_file_ends_in_time(tmp_path: Path) -> None:
     native = save_random_model(tmp_path / "native", "generate", vocabulary=list(b"abc \n"))
     (file,) = export_onnx(native, tmp_path / "model.onnx", ["sequence"])
     (case,) = [p.value for p in onnx.load(file).metadata_props if p.key == "sruserve.case"]
     steps = 200_000
     inputs = json.loads(case)["inputs"] | {"ids": [[1] * steps], "lengths": [steps]}
     changed(file.parent, set_case(inputs=inputs, sizes={"batch": 1, "time": 1}), file.name)
-    monkeypatch.setattr(models, "TRIAL_SECONDS", 1e-3)
     with pytest.raises(CheckpointError, match=r"its case takes more than 0\.001 seconds"):
-        load_any(file)
+        load_onnx(file, None, CPU, allow_cpu=False, threads=0, trial_seconds=1e-3)
