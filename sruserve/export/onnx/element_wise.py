@@ -41,7 +41,7 @@ def add_recurrence(
     planes = _planes(graph, layer, z, steps)
     skip = planes[3] if cell.blocks == 4 else None
     if layer.highway_is_input:
-        skip = x if cell.scale == 1 else op.Mul(x, cell.scale)
+        skip = op.Mul(x, cell.scale) if graph.rescales else x
     start = state.read(layer.column, layer.width)
     h, end = _KINDS[cell.kind](graph, layer, planes, skip, start, steps)
     state.write(layer.column, layer.width, end)

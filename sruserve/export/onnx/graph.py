@@ -52,7 +52,10 @@ class Graph:
     """A graph: the names of its weights and nodes have the prefixes of `scope`.
 
     integer: weights that were restored from int8 are stored and multiplied as such.
+    rescales: the highway of SRU has a trained scale, which may be 1.
     """
+
+    rescales = False
 
     def __init__(self, name: str, integer: bool = False) -> None:
         graph = ir.Graph([], [], nodes=[], opset_imports={"": OPSET}, name=name)

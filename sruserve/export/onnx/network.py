@@ -68,7 +68,7 @@ class GraphMaker:
 
     def step(self, metadata: Mapping[str, str]) -> ir.Model:
         """Make the graph of one step, without control flow; the network must be streamable."""
-        graph = self._make_graph("step", self._integer)
+        graph = self._new_graph("step")
         inputs = self._inputs(graph, "", ("batch",))
         rows = graph.input("state", FLOAT, ("batch", self.layout.width))
         state, steps = StateRows(graph, rows), OneStep(graph, rows)
@@ -81,7 +81,7 @@ class GraphMaker:
 
     def sequence(self, metadata: Mapping[str, str]) -> ir.Model:
         """Make the graph of whole sequences."""
-        graph, config = self._make_graph("sequence", self._integer), self._config
+        graph, config = self._new_graph("sequence"), self._config
         if config.task == "pair":
             self._pairs(graph)
             return graph.model(metadata)
@@ -96,6 +96,11 @@ class GraphMaker:
             self._outputs(graph, hidden, ("batch",))
         graph.output("new_state", state.end(self.layout.width), ("batch", self.layout.width))
         return graph.model(metadata)
+
+    def _new_graph(self, name: str) -> Graph:
+        graph = self._make_graph(name, self._integer)
+        graph.rescales = getattr(self._config.rnn, "rescale", False)
+        return graph
 
     def _pairs(self, graph: Graph) -> None:
         """Add both sides of pairs, whose inputs end in `_a` and `_b`, and their comparison."""

@@ -20,20 +20,14 @@ Weights = dict[str, tuple[int, tuple[int, ...]]]
 _BYTE = int(ir.DataType.UINT8)
 
 
-def skeleton(
-    config: ModelConfig, kind: GraphKind, types: Mapping[str, int], scale: float = 0.0
-) -> tuple[Any, Weights]:
+def skeleton(config: ModelConfig, kind: GraphKind, types: Mapping[str, int]) -> tuple[Any, Weights]:
     """Return the graph as a `GraphProto` that lacks its weights, and these.
 
     types: the element types of a file's weights by name. They say what an export decides by the
     values of weights: which are int8, and which biases are not zeros.
-    scale: of SRU's highway, for the same reason.
     """
     weights: Weights = {}
     tensors = {name: _zeros(shape) for name, shape in network_shapes(config).items()}
-    tensors |= {
-        name: tensor + scale for name, tensor in tensors.items() if name.endswith("scale_x")
-    }
     make_graph = partial(_Skeleton, types, weights)
     model = GraphMaker(config, tensors, make_graph).graph(kind, {})
     for name in weights:

@@ -39,12 +39,13 @@ def test_the_graphs_of_all_exports_are_those_of_their_configs(name: str) -> None
         check(graph_of(name, "step"), name, "step")
 
 
-def test_a_highway_whose_scale_is_1_is_left_out() -> None:
+@pytest.mark.parametrize("scale", [1.0, 1.7])
+def test_a_highway_may_have_any_scale(scale: float) -> None:
     config = config_of("sru-updated-reset")
     tensors = random_tensors(config)
-    tensors |= {name: torch.ones(1) for name in tensors if name.endswith("scale_x")}
-    model = ir.to_proto(GraphMaker(config, tensors).sequence({}))
-    assert len(model.graph.node) < len(graph_of("sru-updated-reset").node)
+    scales = {name: torch.tensor([scale]) for name in tensors if name.endswith("scale_x")}
+    assert scales
+    model = ir.to_proto(GraphMaker(config, tensors | scales).sequence({}))
     check(model.graph, "sru-updated-reset")
 
 
@@ -143,6 +144,20 @@ def shadowed(graph: Any) -> None:
             node.input[number] = outer if name == old else name
 
 
+def hidden_weight(graph: Any) -> None:
+    """A weight inside a body, with the name of one around it."""
+    own = next(each for each in graph.initializer if each.name.endswith("weight_c.forget"))
+    body_of(graph).initializer.add().CopyFrom(own)
+
+
+def input_of_a_body(graph: Any) -> None:
+    body_of(graph).input.add().CopyFrom(graph.input[0])
+
+
+def second_graph(graph: Any) -> None:
+    next(each for each in first(graph, "Scan").attribute if each.name == "body").graphs.add()
+
+
 def other_constant(graph: Any) -> None:
     own = first(graph, "Slice").input[1]
     tensor = next(each for each in graph.initializer if each.name == own)
@@ -211,6 +226,9 @@ CHANGES: dict[str, tuple[Change, str]] = {
     "a longer body": (longer_body, "it has .* nodes"),
     "another body": (other_body, r"\(Div\) is a"),
     "a hidden value": (shadowed, "is another one, or is there twice"),
+    "a hidden weight": (hidden_weight, "a graph inside it has weights of its own"),
+    "an input of a body": (input_of_a_body, "it has .* inputs"),
+    "a second graph": (second_graph, "has another value of 'body'"),
     "another constant": (other_constant, "reads another constant"),
     "an odd constant": (odd_constant, "reads another constant"),
     "another attribute": (other_attribute, "has another value of 'perm'"),
@@ -232,6 +250,13 @@ def test_a_graph_with_anything_else_is_refused(name: str) -> None:
     change(graph)
     with pytest.raises(CheckpointError, match=f"its graph is not that of its config: .*{reason}"):
         check(graph, "sru")
+
+
+def test_a_config_of_more_weights_than_a_file_can_hold_is_refused_before_it_is_made() -> None:
+    config = config_of("sru")
+    rnn = config.rnn.model_copy(update={"hidden_size": 1 << 34})
+    with pytest.raises(CheckpointError, match=r"weights, which its .* bytes cannot hold"):
+        check_graph(graph_of("sru"), config.model_copy(update={"rnn": rnn}), "sequence", PATH)
 
 
 def test_a_graph_of_another_config_is_refused() -> None:
