@@ -46,6 +46,26 @@ def quick_interpreter() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def placeless_products() -> Iterator[None]:
+    """A row's product has the same bits anywhere in a tile, as on a GPU.
+
+    The interpreter multiplies with numpy's BLAS. For AVX2, its rounding depends on the row's place.
+    """
+
+    def dot(self: Any, a: Any, b: Any, d: Any, *_: Any) -> Any:
+        factors = np.ascontiguousarray(a.data), np.ascontiguousarray(b.data)
+        product = np.einsum("...ik,...kj->...ij", *factors, dtype=d.data.dtype)
+        return type(a)(product + d.data, d.dtype.scalar)
+
+    with pytest.MonkeyPatch.context() as patch:
+        if INTERPRETED:
+            from triton.runtime import interpreter
+
+            patch.setattr(interpreter.InterpreterBuilder, "create_dot", dot)
+        yield
+
+
 def compute_less(patch: pytest.MonkeyPatch) -> None:
     """Leave out what the interpreter does again and again, number by number, or for nothing."""
     import triton.language
