@@ -134,7 +134,7 @@ def test_a_server_that_puts_requests_off_is_asked_again(
     [
         ({"data": [{"id": 5, "owned_by": "sruserve"}]}, "no str 'id'"),
         ({"data": [5]}, "other than objects"),
-        ({"data": [{"id": "a" * 5000}, {"id": "b"}]}, "several of models"),
+        ({"data": [{"id": "a" * 5000}, {"id": "b"}]}, "several models"),
     ],
 )
 def test_replies_of_another_shape_are_named(

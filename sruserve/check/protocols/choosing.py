@@ -15,7 +15,7 @@ def choose(model: str | None, models: Sequence[str], kind: str) -> str:
             return models[0]
         if not models:
             raise Misuse(f"the server lists no {kind}; name one with --model")
-        raise Misuse(f"the server has several of {kind}; name one with --model: {shown}")
+        raise Misuse(f"the server has several {kind}; name one with --model: {shown}")
     if models and model not in models:
         raise Misuse(f"the server has no {model!r} among {kind}; --model may be: {shown}")
     return model
