@@ -11,6 +11,7 @@ from sruserve.server.http.call import Message, Send
 from sruserve.server.http.errors import OriginNotAllowed
 
 _SAFE_METHODS = ("GET", "HEAD")
+_SECURE_SCHEMES = ("https", "wss")
 _PREFLIGHT_SECONDS = 600
 # Pages may also read these headers, beside content-type, content-length and the like.
 _EXPOSED = b"x-request-id, retry-after, x-should-retry, inference-header-content-length"
@@ -22,7 +23,8 @@ class Origins:
 
     The origin of the server's own pages is the request's host. That host must be an IP address,
     `localhost` or the configured host, because the owner of any other name may point it here (DNS
-    rebinding).
+    rebinding). Over TLS, a page of `http://` is not the server's own, whatever its host: anybody on
+    the network can change such pages.
 
     allowed: origins as browsers send them, for example `https://app.example.com`; `*`: all.
     host: the address that the server listens on.
@@ -50,7 +52,7 @@ class Origins:
             return None
         if origin in self._allowed or "*" in self._allowed:
             return origin
-        if self._is_own(origin, scope):
+        if site in (b"", b"same-origin") and self._is_own(origin, scope):
             return None
         raise _refusal(origin[:100])
 
@@ -65,6 +67,8 @@ class Origins:
         hosts = [value for header, value in scope["headers"] if header == b"host"]
         is_host = [url.netloc.encode("latin-1")] == [host.lower() for host in hosts]
         if not is_host or "@" in url.netloc:
+            return False
+        if scope["scheme"] in _SECURE_SCHEMES and url.scheme != "https":
             return False
         if name in self._hosts or name.endswith(".localhost"):
             return True

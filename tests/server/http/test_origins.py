@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import pytest
@@ -172,8 +173,29 @@ def test_only_an_allowed_page_opens_a_socket(
     assert body["error"]["code"] == "origin_not_allowed"
 
 
+def request(headers: list[tuple[bytes, bytes]], scheme: str = "http") -> dict[str, Any]:
+    return {"type": "http", "scheme": scheme, "method": "POST", "headers": headers}
+
+
+@pytest.mark.parametrize("scheme", ["https", "wss"])
+def test_a_page_without_tls_is_no_page_of_a_server_with_tls(scheme: str) -> None:
+    own = [(b"host", b"127.0.0.1"), (b"origin", b"https://127.0.0.1")]
+    assert Origins().check(request(own, scheme)) is None
+    with pytest.raises(OriginNotAllowed):
+        Origins().check(request([own[0], (b"origin", b"http://127.0.0.1")], scheme))
+
+
+@pytest.mark.parametrize("site", [b"cross-site", b"same-site", b"none"])
+def test_a_page_is_foreign_if_its_browser_says_so(site: bytes) -> None:
+    """A proxy that ends TLS hides that a page of the same name came without it."""
+    headers = [(b"host", b"127.0.0.1"), (b"origin", b"http://127.0.0.1")]
+    assert Origins().check(request([*headers, (b"sec-fetch-site", b"same-origin")])) is None
+    with pytest.raises(OriginNotAllowed):
+        Origins().check(request([*headers, (b"sec-fetch-site", site)]))
+
+
 def test_every_origin_can_be_allowed() -> None:
-    scope = {"type": "http", "method": "POST", "headers": [(b"origin", b"https://any.example")]}
+    scope = request([(b"origin", b"https://any.example")])
     assert Origins(["*"]).check(scope) == "https://any.example"
     with pytest.raises(OriginNotAllowed):
         Origins().check(scope)
@@ -195,12 +217,12 @@ def test_every_origin_can_be_allowed() -> None:
 )
 def test_an_odd_origin_is_refused(headers: list[tuple[bytes, bytes]]) -> None:
     with pytest.raises(OriginNotAllowed):
-        Origins().check({"type": "http", "method": "POST", "headers": headers})
+        Origins().check(request(headers))
 
 
 def test_the_configured_host_is_this_server() -> None:
     headers = [(b"host", b"Models.example:80"), (b"origin", b"https://models.example:80")]
-    scope = {"type": "http", "method": "POST", "headers": headers}
+    scope = request(headers)
     assert Origins(host="models.example").check(scope) is None
     twice = scope | {"headers": [*headers, headers[0]]}
     with pytest.raises(OriginNotAllowed):

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from websockets.asyncio.client import ClientConnection, connect
+from websockets.typing import Origin
 
 
 class Socket:
@@ -26,12 +27,16 @@ class Socket:
 
 
 @contextmanager
-def open_websocket(url: str, context: ssl.SSLContext) -> Iterator[Socket]:
-    """Open a WebSocket; raises what `connect` raises."""
+def open_websocket(
+    url: str, context: ssl.SSLContext, origin: Origin | None = None
+) -> Iterator[Socket]:
+    """Open a WebSocket, for a page if there is an origin; raises what `connect` raises."""
     with asyncio.Runner() as runner:
 
         async def opened() -> ClientConnection:
-            return await connect(url, ssl=context, ping_interval=None, open_timeout=60)
+            return await connect(
+                url, ssl=context, origin=origin, ping_interval=None, open_timeout=60
+            )
 
         connection = runner.run(opened())
         try:

@@ -15,12 +15,14 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from tritonclient.grpc import service_pb2 as proto
 from tritonclient.grpc import service_pb2_grpc
 from tritonclient.utils import InferenceServerException
+from websockets.exceptions import InvalidStatus
+from websockets.typing import Origin
 
 from tests.server.conftest import LABELS, TEXT
 from tests.server.http.raw_replies import all_replies
 from tests.server.kserve.conftest import grpc_address
 from tests.server.kserve.grpc_inputs import inputs_of
-from tests.server.posting import CLASSIFY, COMPLETE, SCORE
+from tests.server.posting import CLASSIFY, COMPLETE, SCORE, refusal
 from tests.server.tls.authority import Authority
 from tests.server.tls.clients import address, connect, context
 from tests.server.tls.conftest import Running
@@ -63,6 +65,22 @@ def test_a_websocket_is_encrypted(encrypted: Running, authority: Authority) -> N
     with open_websocket(url, context(authority)) as connection:
         connection.send(json.dumps(BODY))
         assert json.loads(connection.recv(60))["label"] in LABELS
+
+
+def test_a_page_of_this_host_that_came_without_tls_is_refused(
+    encrypted: Running, authority: Authority
+) -> None:
+    """Anybody on the network can change such a page, and browsers add their certificates."""
+    client = encrypted[0]
+    own, unsafe = (f"{scheme}://{client.base_url.netloc.decode()}" for scheme in ("https", "http"))
+    assert client.post(CLASSIFY, json=BODY, headers={"origin": own}).status_code == 200
+    refusal(client.post(CLASSIFY, json=BODY, headers={"origin": unsafe}), 403, "origin_not_allowed")
+    url = own.replace("https", "wss", 1) + "/v1/stream"
+    with open_websocket(url, context(authority), Origin(own)) as connection:
+        connection.send(json.dumps(BODY))
+        assert json.loads(connection.recv(60))["label"] in LABELS
+    with pytest.raises(InvalidStatus), open_websocket(url, context(authority), Origin(unsafe)):
+        pass
 
 
 def test_kserve_is_encrypted_over_http_and_over_grpc(
