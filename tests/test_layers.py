@@ -213,6 +213,7 @@ PARTS = {
         ("job_sequences", "sequence_results"),
         ("batch", "ledger", "output_reader", "roster", "sampling", "state_manager"),
         ("checkpoints", "graph_decoder", "pending", "scheduling"),
+        ("step_sampler",),
         ("model_runner", "one_step", "translation"),
         ("settle",),
         ("burst_pipeline",),

@@ -1,7 +1,6 @@
 """Compute one step: read the sequences' state rows, write new ones, sample. Settles nothing."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import numpy as np
 import torch
@@ -16,15 +15,10 @@ from sruserve.server.engine.batch import Batch
 from sruserve.server.engine.graph_decoder import Burst, GraphDecoder
 from sruserve.server.engine.ledger import Due
 from sruserve.server.engine.output_reader import OutputReader, OutputSlice, StepResult
-from sruserve.server.engine.sampling.logits_processors import (
-    GrammarWaitBudget,
-    LogitsProcessor,
-    Pick,
-)
-from sruserve.server.engine.sampling.sampler import Sampler
-from sruserve.server.engine.sampling.uniforms import uniforms
+from sruserve.server.engine.sampling.logits_processors import GrammarWaitBudget
 from sruserve.server.engine.sequence import ActiveSequence
 from sruserve.server.engine.state_cache.pool import StatePool, indices
+from sruserve.server.engine.step_sampler import StepSampler
 
 
 class ModelRunner:
@@ -35,7 +29,6 @@ class ModelRunner:
 
     def __init__(self, model: Model, pool: StatePool, max_block_scores: int = MAX_NUMBERS) -> None:
         self._network, self._pool = model.network, pool
-        self._outputs = model.config.outputs or 0
         self._output_reader = OutputReader(model, max_block_scores)
         self._graph_decoder: GraphDecoder | None = None
         self._throttle = StepThrottle(self._network.device)
@@ -195,47 +188,21 @@ class ModelRunner:
 
         advance_all: runs the tokens and returns the next `hidden`, or None to end the burst.
         """
-        sampling = [step_result.sequence.job.sampling for step_result in step_results]
-        pick = self._picker(step_results, burst)
-        with_logprobs = [i for i, s in enumerate(sampling) if s.logprobs is not None]
+        sampler = StepSampler(
+            step_results, burst, self._network, self._output_reader, self._graph_decoder,
+            self._grammar_wait_budget,
+        )  # fmt: skip
         columns = []
         for step in range(burst):
-            logits = self._network.logits(hidden)
-            tokens = pick(logits, step)
+            tokens = sampler(hidden, step)
             columns.append(tokens)
-            for i in with_logprobs:
-                logprobs = self._output_reader.logprobs(
-                    logits[i], int(tokens[i]), sampling[i].logprobs or 0
-                )
-                step_results[i].logprobs.append(logprobs)
-            late = isinstance(pick, LogitsProcessor) and pick.late
-            next_hidden = advance_all(tokens) if step + 1 < burst and not late else None
+            next_hidden = advance_all(tokens) if step + 1 < burst and not sampler.late else None
             if next_hidden is None:
                 break
             hidden = next_hidden
         rows = torch.stack(columns, 1).cpu().numpy().astype(np.int32)
         for step_result, row in zip(step_results, rows, strict=True):
             step_result.tokens = row if step_result.sequence.plain else row.tolist()
-
-    def _picker(self, step_results: list[StepResult], burst: int) -> Pick:
-        """The function that picks tokens, (sequences) int64, from scores at a step of the burst."""
-        sequences = [r.sequence for r in step_results]
-        positions = [r.sequence.steps + r.consumed for r in step_results]
-        sampling = [sequence.job.sampling for sequence in sequences]
-        pick: Pick
-        if self._graph_decoder is not None:  # one kernel for all, so no token depends on the batch
-            pick = partial(self._graph_decoder.pick, sequences, positions)
-        else:
-            windows = [
-                s.window if s.job.sampling.repetition_penalty != 1 else () for s in sequences
-            ]
-            numbers = uniforms(
-                [s.seed for s in sequences], [s.choice for s in sequences], positions, burst
-            )
-            pick = Sampler(sampling, windows, numbers, self._network.device)
-        if not any(s.adjusts for s in sampling):
-            return pick
-        return LogitsProcessor(pick, sequences, self._outputs, self._grammar_wait_budget)
 
     def _source_row(self, step_result: StepResult) -> int:
         """The row that a sequence reads. A request's state is first copied to its new row (CPU)."""

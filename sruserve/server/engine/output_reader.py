@@ -1,6 +1,6 @@
 """Read a step's outputs: classes, labels, log-probabilities, or the outputs themselves."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -46,11 +46,12 @@ class OutputReader:
     """Reads the outputs of one model.
 
     max_block_scores: scores of a step that are in memory at a time.
+    outputs: scores of a row; 0 without a head.
     """
 
     def __init__(self, model: Model, max_block_scores: int = MAX_NUMBERS) -> None:
         self._network, self._codec = model.network, model.codec
-        self._outputs, self._max_block_scores = model.config.outputs or 0, max_block_scores
+        self.outputs, self._max_block_scores = model.config.outputs or 0, max_block_scores
         self._exclusive = model.config.activation == "softmax"
         reader = model.config.reader
         self._max_answer_words = 1 if reader is None else reader.max_answer_words
@@ -92,14 +93,15 @@ class OutputReader:
         return self._probabilities(self._network.logits(hidden))
 
     def _classify(self, reads: Sequence[OutputSlice], hidden: Tensor) -> None:
-        scores = self._network.logits(hidden)
-        self._add_scores([(step_result, rows.stop - 1) for step_result, rows in reads], scores)
+        if len(reads) < hidden.shape[0]:
+            hidden = _last_rows(reads, hidden)
+        for block in self.blocks(len(reads)):
+            self._add_scores(reads[block], self._network.logits(hidden[block]))
 
     def _compare(self, reads: Sequence[OutputSlice], hidden: Tensor) -> None:
         """Class probabilities of pairs; `hidden` has every step of both sequences of each pair."""
         lengths = [steps for step_result, _ in reads for steps in step_result.sequence.parts]
-        scores = self._network.compare(hidden, lengths)
-        self._add_scores([(step_result, i) for i, (step_result, _) in enumerate(reads)], scores)
+        self._add_scores(reads, self._network.compare(hidden, lengths))
 
     def _answer(self, reads: Sequence[OutputSlice], hidden: Tensor) -> None:
         """The best spans of documents; `hidden` has two scores for every word of each pair."""
@@ -114,10 +116,11 @@ class OutputReader:
                     starts, ends, self._max_answer_words, sequence.job.n_best
                 )
 
-    def _add_scores(self, reads: Sequence[tuple[StepResult, int]], scores: Tensor) -> None:
-        """Add a row of `scores`, (rows, classes), to each step result, with its probabilities."""
+    def _add_scores(self, reads: Sequence[OutputSlice], scores: Tensor) -> None:
+        """Add a row of `scores`, (reads, classes), to each step result, with its probabilities."""
         probabilities, logits = self._probabilities(scores), None
-        for step_result, row in reads:  # a view would keep the whole step's for the sequence's life
+        # A copy: a view would keep the whole step's for the sequence's life.
+        for row, (step_result, _) in enumerate(reads):
             outputs = step_result.outputs
             outputs.probabilities = probabilities[row].copy()
             if step_result.sequence.job.raw_scores:
@@ -126,14 +129,13 @@ class OutputReader:
 
     def _embed(self, reads: Sequence[OutputSlice], hidden: Tensor) -> None:
         """The last outputs; states also carry the class probabilities after them."""
-        last = indices([rows.stop - 1 for _, rows in reads], hidden.device)
-        vectors = _numpy(hidden.index_select(0, last))
+        vectors = _numpy(_last_rows(reads, hidden))
         for (step_result, _), vector in zip(reads, vectors, strict=True):
             step_result.outputs.vector = vector.copy()
         with_state = [
             read for read in reads if read[0].sequence.job.state_output is not StateOutput.NONE
         ]
-        if with_state and self._outputs:
+        if with_state and self.outputs:
             self._classify(with_state, hidden)
 
     def _tag(self, reads: Sequence[OutputSlice], hidden: Tensor) -> None:
@@ -143,17 +145,17 @@ class OutputReader:
             return
         labels = np.empty(len(hidden), np.int64)
         values = np.empty(len(hidden), np.float32)
-        for block in self._blocks(len(hidden)):
+        for block in self.blocks(len(hidden)):
             probabilities = self._probabilities(self._network.logits(hidden[block]))
             labels[block] = likeliest = probabilities.argmax(1)
             values[block] = np.take_along_axis(probabilities, likeliest[:, None], 1)[:, 0]
-        last = hidden.index_select(0, indices([rows.stop - 1 for _, rows in reads], hidden.device))
-        last_probabilities = self._probabilities(self._network.logits(last))
-        for (step_result, rows), at_end in zip(reads, last_probabilities, strict=True):
-            outputs = SequenceOutputs(
-                at_end.copy(), values=[values[rows].copy()], labels=[labels[rows].copy()]
-            )
-            step_result.outputs = outputs
+        last = _last_rows(reads, hidden)
+        for block in self.blocks(len(reads)):
+            at_ends = self._probabilities(self._network.logits(last[block]))
+            for (step_result, rows), at_end in zip(reads[block], at_ends, strict=True):
+                step_result.outputs = SequenceOutputs(
+                    at_end.copy(), values=[values[rows].copy()], labels=[labels[rows].copy()]
+                )
 
     def _extend_paths(self, crf: LinearChain, reads: Sequence[OutputSlice], hidden: Tensor) -> None:
         """The best paths to each label after the last step."""
@@ -166,8 +168,8 @@ class OutputReader:
 
     def _regress(self, reads: Sequence[OutputSlice], hidden: Tensor) -> None:
         """The values of each step."""
-        values = np.empty((len(hidden), self._outputs), np.float32)
-        for block in self._blocks(len(hidden)):
+        values = np.empty((len(hidden), self.outputs), np.float32)
+        for block in self.blocks(len(hidden)):
             values[block] = self._probabilities(self._network.logits(hidden[block]))
         for step_result, rows in reads:  # a state lives longer than the values of all steps
             own = values[rows].copy()
@@ -182,7 +184,7 @@ class OutputReader:
         # in the heap that the block leaves, so that each block would extend the heap.
         values = np.empty(len(hidden), np.float32)
         step_result.outputs.values.append(values)
-        for block in self._blocks(len(hidden)):
+        for block in self.blocks(len(hidden)):
             scores = self._network.log_probs(self._network.logits(hidden[block]))
             values[block] = _numpy(scores.gather(1, targets[block]).squeeze(1))
             if (top := sequence.job.sampling.logprobs) is not None:
@@ -199,15 +201,21 @@ class OutputReader:
             for token, value, top_ids, top_values in rows
         ]
 
-    def _blocks(self, rows: int) -> Iterator[slice]:
+    def blocks(self, rows: int) -> list[slice]:
         """Ranges of rows whose scores fit into one block."""
-        size = max(1, self._max_block_scores // self._outputs)
-        for start in range(0, rows, size):
-            yield slice(start, min(start + size, rows))
+        size = max(1, self._max_block_scores // self.outputs)
+        if rows <= size:
+            return [slice(0, rows)]
+        return [slice(start, min(start + size, rows)) for start in range(0, rows, size)]
 
     def _probabilities(self, scores: Tensor) -> Floats:
         probabilities = _numpy(self._network.activation(scores))
         return probabilities if self._exclusive else _all_or_nan(probabilities)
+
+
+def _last_rows(reads: Sequence[OutputSlice], hidden: Tensor) -> Tensor:
+    """The last row of each slice, (slices, width)."""
+    return hidden.index_select(0, indices([rows.stop - 1 for _, rows in reads], hidden.device))
 
 
 def _numpy(values: Tensor) -> Floats:

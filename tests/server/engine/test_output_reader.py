@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from torch import Tensor
 
 from sruserve.model.folder import Model
@@ -163,3 +164,31 @@ def test_outputs_of_many_streams_are_those_of_each_alone(encoder: Model) -> None
             (alone,) = asyncio.run(run(driver, [item]))
             assert result.outputs.shape == (len(item.inputs), 24)
             assert np.array_equal(result.outputs, alone.outputs)
+
+
+def test_the_classes_of_many_inputs_are_taken_in_blocks_that_change_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = random_model(tmp_path / "m", "classify", vocab_size=20)
+
+    async def run(driver: Driver) -> list[NDArray[np.float32]]:
+        items = [SequenceInput(IDS[: 1 + i % 3]) for i in range(9)]
+        job = driver.job(JobKind.CLASSIFY, items, state_output=StateOutput.COPY)
+        results = await job.results()
+        states = [results[i][0].state for i in range(len(items))]
+        return [state.probabilities for state in states if state is not None]
+
+    with Driver(model) as driver:
+        whole = asyncio.run(run(driver))
+    rows, logits = list[int](), model.network.logits
+
+    def spy(hidden: Tensor) -> Tensor:
+        rows.append(len(hidden))
+        return logits(hidden)
+
+    with Driver(model, EngineConfig(max_block_scores=4 * len(model.labels))) as driver:
+        monkeypatch.setattr(model.network, "logits", spy)
+        blocks = asyncio.run(run(driver))
+    assert max(rows) == 4
+    assert len(blocks) == 9
+    assert np.array_equal(blocks, whole)

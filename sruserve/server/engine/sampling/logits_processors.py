@@ -50,6 +50,7 @@ class LogitsProcessor:
 
     The scores of the others stay the same, and no row depends on another one.
 
+    alone: one job has the step to itself.
     late: some text's position is not known yet. Its token counts once it is, in a later step.
     """
 
@@ -59,9 +60,9 @@ class LogitsProcessor:
         sequences: Sequence[ActiveSequence],
         vocabulary: int,
         wait_budget: GrammarWaitBudget,
+        alone: bool,
     ) -> None:
-        self._pick, self._wait_budget = pick, wait_budget
-        self._alone = len({sequence.job for sequence in sequences}) == 1
+        self._pick, self._wait_budget, self._alone = pick, wait_budget, alone
         self.late = False
         rows = [row for row, sequence in enumerate(sequences) if sequence.job.sampling.adjusts]
         chosen = [sequences[row] for row in rows]
