@@ -88,6 +88,7 @@ class Engine(JobEngine):
             not network.supports_streaming,
             model.codec,
             network.crf,
+            model.config.outputs or 0,
             self._end_job,
             clock,
         )

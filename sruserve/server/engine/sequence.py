@@ -44,6 +44,7 @@ class ActiveSequence:
     outputs: the network's outputs for it.
     detokenizer: makes its sampled tokens into text; None: there are none, or no codec.
     samples: whether tokens are sampled after its inputs.
+    sampling_cost: inputs that take as long as to sample the first of these.
     constraint_state: the position of the sampled text in the constraint.
     crf: decides on the labels of a tagger.
     checkpoint_pending: an intermediate state is being copied, to be sent with its chunk of text.
@@ -79,6 +80,7 @@ class ActiveSequence:
         self.generated = 0
         self.constraint_state = constraint_state
         self.samples = job.kind.samples and self.ending is None
+        self.sampling_cost = 0
         if job.kind.predicts:
             # The last token is consumed only if a token is sampled after it.
             self.inputs = self.known if self.samples else self.known[:-1]

@@ -29,13 +29,14 @@ class FairQueue:
     of a tenant's share goes first to its small requests, 1/8 to its less urgent priorities in
     turn, and the rest by priority. Requests of one priority get equal shares.
 
+    sampling_cost: tokens that take as long as to sample one.
     whole: inputs cannot be split. The tenant that was served least is next, and of its requests the
         one that was served least. In every second of a tenant's steps, its small requests precede
         its other requests.
     """
 
-    def __init__(self, config: EngineConfig, whole: bool = False) -> None:
-        self._small, self._whole = config.small, whole
+    def __init__(self, config: EngineConfig, whole: bool = False, sampling_cost: int = 0) -> None:
+        self._small, self._whole, self._sampling_cost = config.small, whole, sampling_cost
         self._chunk = config.max_batch_tokens if whole else _CHUNK
         self._tenants: dict[Hashable, TenantShare] = {}
         self._requests: dict[Job, JobShare] = {}
@@ -79,7 +80,9 @@ class FairQueue:
         level = EXPRESS if small else job.priority
         width = 0
         for sequence in new:
-            width += min(sequence.remaining or 1, self._chunk)
+            if sequence.samples:
+                sequence.sampling_cost = self._sampling_cost
+            width += min(sequence.remaining or 1, self._chunk) + sequence.sampling_cost
         request = JobShare(job.tenant, level, next(self._numbers), new, width)
         self._requests[job] = request
         tenant = self._tenants.get(job.tenant)
@@ -121,7 +124,8 @@ class FairQueue:
                 if not allowed(request.new[0]):
                     break
                 sequence = request.new.popleft()
-                width = min(cost_of(sequence), self._chunk)
+                sampling = sequence.sampling_cost
+                width = min(cost_of(sequence) - sampling, self._chunk) + sampling
                 request.new_width -= width
                 request.arriving_width += width
                 begun.append(sequence)
@@ -137,7 +141,7 @@ class FairQueue:
     def put_back(self, sequence: ActiveSequence) -> int:
         """Make a sequence with inputs left ready for the next step; return its width in tokens."""
         request, cost = self._requests[sequence.job], cost_of(sequence)
-        width = min(cost, self._chunk)
+        width = min(cost - sequence.sampling_cost, self._chunk) + sequence.sampling_cost
         request.ready.append(sequence)
         request.width += width
         request.tokens += cost
@@ -184,8 +188,8 @@ class FairQueue:
             remaining = sequence.remaining
             sequences.append(sequence)
             wants.append(remaining)
-            cost += remaining or 1
-            width += min(remaining or 1, self._chunk)
+            cost += (remaining or 1) + sequence.sampling_cost
+            width += min(remaining or 1, self._chunk) + sequence.sampling_cost
         request.tokens -= cost
         request.width -= width
         self.tokens -= cost

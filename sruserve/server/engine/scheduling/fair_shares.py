@@ -11,8 +11,8 @@ _LATER = 8  # 1/8 of a tenant's share is for its less urgent priorities
 
 
 def cost_of(sequence: ActiveSequence) -> int:
-    """Tokens that a sequence takes of a step; without inputs 1, for its place in the batch."""
-    return max(1, sequence.remaining)
+    """Tokens that a sequence counts as in a step; without inputs 1, for its place in the batch."""
+    return max(1, sequence.remaining) + sequence.sampling_cost
 
 
 def split(wants: Sequence[int], budget: int) -> list[int]:

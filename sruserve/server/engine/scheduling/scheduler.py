@@ -36,6 +36,7 @@ _POLL_SECONDS = 20e-6  # between two polls, while all work waits for state trans
 _GRAMMAR_POLL_SECONDS = 500e-6  # between two polls, while texts wait for their grammars
 _DECODE_SHARE = 8  # while sequences decode, inputs take at most 1/8 of a step, so no decode stalls
 _MIN_DECODE_ROWS, MIN_INPUT_ROWS = 64, 128  # rows that every step may have, on any device
+_SCORES_PER_INPUT = 512  # to sample by so many scores takes about as long as to read an input
 _STEPS_AHEAD = 2  # admit the sequences of 2 steps; states for the second arrive during the first
 _MAX_STEPS = 1 << 20  # no burst has as many
 _LARGE_JOB_ITEMS = 16  # a job with more takes long to set up: at most one of them in each step
@@ -72,7 +73,7 @@ class Scheduler:
     """Holds the waiting and the running sequences.
 
     states: limits the sequences that may hold a state, and loads the states that they start from.
-    whole: inputs cannot be split.
+    whole: inputs cannot be split. outputs: scores by which a token is sampled.
     fail: called with a job that ends early and its error (None: the client disconnected); it must
         `drop` the job.
     clock: of the times of jobs.
@@ -86,6 +87,7 @@ class Scheduler:
         whole: bool,
         codec: Codec | None,
         crf: LinearChain | None,
+        outputs: int,
         fail: Callable[[Job, ServeError | None], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -96,11 +98,13 @@ class Scheduler:
         self._jobs: dict[Job, _JobEntry] = {}
         self._large: dict[Hashable, deque[Job]] = {}  # large jobs without sequences, by tenant
         self._unqueued = 0  # items of all jobs whose sequences are not created yet
-        self._queue = FairQueue(config, whole)
+        self._queue = FairQueue(config, whole, outputs // _SCORES_PER_INPUT)
         self._admitted = StateAdmission()
         self._arriving: list[ActiveSequence] = []  # admitted, with a state transfer under way
         self._decoding = DecodeTurns()
-        self._decode_time = StepTime(config.max_batch_tokens, _MIN_DECODE_ROWS)
+        self._decode_time = StepTime(
+            config.max_batch_tokens, _MIN_DECODE_ROWS, first_rows=_MIN_DECODE_ROWS
+        )
         self._input_time = StepTime(config.max_batch_tokens, MIN_INPUT_ROWS)
         self._company = Company()
         self._crowded = False  # the last batch left out some decoding sequences

@@ -14,23 +14,29 @@ _SMALL_ROWS = 8  # a step with at most 8 rows takes hardly longer than a step of
 _FASTER_WEIGHT = 0.3  # weight of a measurement below the average
 _MAX_GROWTH = 1.03  # factor by which one measurement above the average may raise it
 _MIN_ROWS_SHARE = 1 / 16  # least share of a large step's time that counts as its rows' time
-_SLOW_STEPS = 4  # unexpectedly slow steps in a row that halve the bound
+_SLOW_STEPS = 4  # steps in a row that were slower than the target, and lower the bound
+_VERY_SLOW = 10  # times the target: one such step lowers the bound
 
 
 class StepTime:
     """Learns step times. Fast steps count more, because slow ones waited for a processor.
 
     max_rows: rows of the largest step. min_rows: rows that a step may have on any device, however
-    slow. target_seconds: for the longest step, on a device that nothing else uses.
+    slow. target_seconds: for the longest step, on a device that nothing else uses. first_rows: of
+    the first step, before any was measured; None: `max_rows`.
     """
 
     def __init__(
-        self, max_rows: int, min_rows: int, target_seconds: float = _TARGET_SECONDS
+        self,
+        max_rows: int,
+        min_rows: int,
+        target_seconds: float = _TARGET_SECONDS,
+        first_rows: int | None = None,
     ) -> None:
         self._max_rows, self._min_rows = max_rows, min_rows
         self._target_seconds = target_seconds
         self._row_seconds = self._own_seconds = 0.0
-        self._bound, self._slow_steps = max_rows, 0
+        self._bound, self._slow_steps = min(max_rows, first_rows or max_rows), 0
 
     @property
     def rows(self) -> int:
@@ -86,9 +92,10 @@ class StepTime:
             self._bound = max(self._bound, min(self._max_rows, 2 * rows))
         elif self._min_rows < rows <= self._bound:
             self._slow_steps += 1
-            if self._slow_steps == _SLOW_STEPS:
+            if self._slow_steps == _SLOW_STEPS or step > _VERY_SLOW * self._target_seconds:
                 self._slow_steps = 0
-                self._bound = max(self._min_rows, rows // 2)
+                within_target = int(rows * self._target_seconds / step)
+                self._bound = max(self._min_rows, min(rows // 2, within_target))
 
 
 def _updated(average: float, newest: float) -> float:

@@ -279,3 +279,30 @@ def test_parts_are_max_min_fair(wants: list[int], budget: int) -> None:
     largest = max(parts, default=0)
     for want, part in zip(wants, parts, strict=True):
         assert part == want or largest - 1 <= part < want
+
+
+def test_prompts_take_a_place_for_the_token_that_follows_them(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    """To sample by many scores takes longer than to read a short prompt."""
+
+    def step(cost: int, size: int, budget: int) -> list[int]:
+        """The inputs that a step reads of each of many prompts."""
+        queue = FairQueue(LIMITS, sampling_cost=cost)
+        job = Job(
+            JobKind.GENERATE,
+            [SequenceInput(np.zeros(size, np.int64)) for _ in range(500)],
+            loop,
+            lambda *_: None,
+            loop.create_future(),
+        )
+        queue.add(job, sequences_of(job, None))
+        for stream in queue.begin(2 * budget, lambda _: True):
+            queue.land(stream)
+        return [count for _, count in queue.take(budget)]
+
+    assert step(0, 1, 512) == [1] * 500
+    assert step(63, 1, 512) == [1] * 8
+    assert step(63, 4, 512) == [4] * 8
+    assert step(56, 200, 512) == [64] * 8  # none of these ends in this step
+    assert step(5000, 1, 512) == [1]  # a step always takes one

@@ -83,7 +83,7 @@ def test_it_recovers_when_steps_are_fast_again() -> None:
     assert times.rows == 64
     for _ in range(40):
         times.learn(1, 1, 0.001)
-        times.learn(64, 64, 0.001)
+        times.learn(times.rows, times.rows, 0.001)
     assert times.rows == 1000
 
 
@@ -92,6 +92,24 @@ def test_a_step_that_waited_for_a_processor_says_little() -> None:
     for step in range(100):
         times.learn(128, 128, 0.0064 if step % 4 == 0 else 0.3)
     assert times.rows > 128
+
+
+def test_one_step_that_takes_seconds_lowers_the_bound_at_once() -> None:
+    """Rows may suddenly take much longer: in a large vocabulary, by other sampling parameters."""
+    times = StepTime(4096, 64)
+    for _ in range(20):
+        times.learn(1000, 1000, 0.02)
+    assert times.rows > 2000
+    times.learn(2000, 2000, 1.0)
+    assert times.rows == 100
+
+
+def test_a_first_step_may_be_bounded_and_later_ones_grow() -> None:
+    times, rows = StepTime(4096, 64, first_rows=64), list[int]()
+    while times.rows < 4096:
+        rows.append(times.rows)
+        times.learn(times.rows, times.rows, 0.001)
+    assert rows == [64, 128, 256, 512, 1024, 2048]
 
 
 def test_a_part_of_a_step_is_one_of_its_time() -> None:
