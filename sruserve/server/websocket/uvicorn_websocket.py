@@ -40,6 +40,7 @@ class WebSocketProtocol(ReceiveLimits, WriteTimeout, WebSocketsSansIOProtocol):
 
     _unread_bytes = 0  # of messages that the application has not read
     _app_waits = False  # the application waits for a message
+    _head_bytes: int | None = None  # of the handshake's request, not parsed yet; None: not received
     on_leave: Callable[[], object] | None = None  # what to do when the client leaves
     _turn: asyncio.Future[None] | None = None  # the application waits for a turn
 
@@ -91,7 +92,12 @@ class WebSocketProtocol(ReceiveLimits, WriteTimeout, WebSocketsSansIOProtocol):
             self.scope["connection"] = self  # type: ignore[typeddict-unknown-key]
 
     def data_received(self, data: bytes) -> None:
-        """Buffer received data, and parse a piece of it."""
+        """Buffer received data, and parse a piece of it.
+
+        The first data is the head of the request for a WebSocket, and nothing else.
+        """
+        if self._head_bytes is None:
+            self._head_bytes = len(data)
         self._unparsed += data
         self._received += len(data)
         if self._turns.budget > 0:
@@ -191,6 +197,9 @@ class WebSocketProtocol(ReceiveLimits, WriteTimeout, WebSocketsSansIOProtocol):
         if not self._unparsed or self.transport.is_closing() or not (answered and taken):
             return
         size = min(_LONG_PIECE_BYTES, max(_PIECE_BYTES, len(self.conn.reader.buffer)))
+        if self._head_bytes:  # a piece ends where the head does, since frames wait for its answer
+            size = min(size, self._head_bytes)
+            self._head_bytes -= min(size, len(self._unparsed))
         piece = bytes(self._unparsed[:size])
         del self._unparsed[:size]
         self._turns.spend(_PIECE_COST + len(piece) // _BYTES_PER_COST, self.owner)

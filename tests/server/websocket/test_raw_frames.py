@@ -27,6 +27,25 @@ def test_a_frame_may_arrive_with_the_handshake(client: httpx.Client, early: bool
         assert b'"label":' in raw.received(b'"usage"')
 
 
+@pytest.mark.parametrize("padding", [0, 420, 900, 5000])
+def test_frames_that_arrive_with_the_handshake_wait_for_its_answer(
+    client: httpx.Client, padding: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The head is parsed in pieces, and so are the frames; none of the pieces has bytes of both."""
+    head = b"x-padding: %b\r\n" % (b"a" * padding)
+    with Raw(client, head, frame(b"hello", 9) + ASK) as raw:
+        received = raw.received(b'"usage"')
+        assert received.startswith(b"HTTP/1.1 101")
+        assert b"\x8a\x05hello" in received.partition(b"\r\n\r\n")[2]
+        assert b'"label":' in received
+    for bad, code in ((b"\xff" * 20, 1002), (frame(struct.pack("!H", 1000), 8), 1000)):
+        with Raw(client, head, bad) as raw:
+            received = raw.received(b"never")
+            assert received.startswith(b"HTTP/1.1 101")
+            assert struct.pack("!H", code) in received.partition(b"\r\n\r\n")[2]
+    assert caplog.records == []
+
+
 def test_a_message_may_arrive_in_very_many_pieces(client: httpx.Client) -> None:
     text = json.dumps({"model": "question", "input": "a b", "more": False}).encode()
     pieces = [frame(text[:1], 1, last=False)]
