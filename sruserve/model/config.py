@@ -18,7 +18,7 @@ from pydantic import (
 )
 
 from sruserve.model.cells import FAMILIES
-from sruserve.model.cells.stack import StackConfig, Width
+from sruserve.model.cells.stack import MAX_WIDTH, StackConfig, Width
 from sruserve.model.embeddings import EmbeddingConfig
 from sruserve.model.errors import ConfigError
 from sruserve.model.files import read_regular
@@ -40,7 +40,6 @@ _LABEL_BYTES = 4 << 20  # of all labels: as many as fit in the file
 _LABEL_NUMBER = 64  # bytes of a label that count as one number of a reply
 _LONGEST_DESCRIPTION = 300  # characters
 _LARGEST_STATE = 1 << 30  # bytes, of one stream
-_WIDEST_ROW = 1 << 16  # numbers: 4,096 rows of a step are 1 GiB
 _ARCHITECTURES: dict[Task, str] = {
     "classify": "ForSequenceClassification",
     "pair": "ForSequencePairClassification",
@@ -197,9 +196,9 @@ class ModelConfig(BaseModel):
                 f"input_size is {self.rnn.input_size}"
             )
         self.head.check(self.task, self.outputs, self.rnn, self.embedding, self.width)
-        if (width := self._widest_row) > _WIDEST_ROW:
+        if (width := self._widest_row) > MAX_WIDTH:
             raise ValueError(
-                f"a step would have a row of {width:,} numbers; the limit is {_WIDEST_ROW:,}"
+                f"a step would have a row of {width:,} numbers; the limit is {MAX_WIDTH:,}"
             )
         if self.head.pooling != "last" and self.regression and self.regression.steps == "every":
             raise ValueError("a regressor of every step has no pooling")
@@ -215,10 +214,15 @@ class ModelConfig(BaseModel):
 
     @property
     def _widest_row(self) -> int:
-        """The largest width of a row that every step of an input may have; raises ValueError."""
+        """The largest width of a row that all steps of an input may have; raises ValueError.
+
+        A stack that streams computes its own rows for a few steps at a time.
+        """
         pooled = self.head.pooled_width(self.task, self.rnn)
         layers = (*self.input_layers, *self.head.attention, *self.head.layers)
-        return max(self.width, self.rnn.input_size, self.rnn.output_size, pooled, widest(layers))
+        inner = 0 if self.not_streamable_because is None else self.rnn.widest
+        outer = max(self.width, self.rnn.input_size, self.rnn.output_size)
+        return max(outer, inner, pooled, widest(layers))
 
     @property
     def not_streamable_because(self) -> str | None:

@@ -128,7 +128,7 @@ class Network(Streamable):
             )
             - spared
         )
-        columns = max(widest(config.input_layers), *(layer.columns for layer in self.layers))
+        columns = max(widest(config.input_layers), rnn.widest)
         self.max_step_rows: int | None = None
         self.piece_rows = max(64, min(PIECE_ROWS, PIECE_BYTES // (columns * dtype.itemsize)))
         self._chunk_rows = chunk_rows(self.layers)

@@ -79,7 +79,7 @@ def test_each_step_has_the_answer_of_an_input_that_ends_there(
         ({"num_layers": 2}, "num_layers must be 1"),
         ({"pad_row": True, "padding": 1}, "set padding 0"),
         ({"bidirectional": True}, "cannot be bidirectional"),
-        ({"hidden_size": 1 << 17}, "the limit is 262,144"),
+        ({"hidden_size": 1 << 16, "filter_widths": [5]}, "the limit is 262,144"),
         ({"filter_widths": []}, "filter_widths"),
         ({"filter_widths": [0]}, "filter_widths"),
     ],

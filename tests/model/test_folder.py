@@ -242,13 +242,9 @@ def test_a_state_of_gigabytes_is_refused() -> None:
 _WIDE = {"type": "linear", "size": 1 << 17}
 _NARROW = {"type": "select", "ranges": [(0, 8)]}
 WIDE_ROWS: dict[str, tuple[Task, dict[str, Any]]] = {
-    "outputs": ("encode", {"hidden_size": 1 << 17}),
-    "inputs": ("encode", {"input_size": 1 << 17}),
+    "all of an input's gates": ("encode", {"hidden_size": 20_000, "bidirectional": True}),
     "both directions": ("encode", {"hidden_size": 33_000, "bidirectional": True}),
     "end states": ("classify", {"head": {"pooling": "final", "final": ("0.h",) * 1000}}),
-    "selected": ("classify", {"head": {"layers": [_NARROW | {"ranges": [(0, 96)] * 1024}]}}),
-    "a layer": ("classify", {"head": {"layers": [_WIDE, _NARROW]}}),
-    "a layer before": ("tag", {"input_width": 8, "input_layers": [_WIDE, _NARROW]}),
     "a pair": ("pair", {"hidden_size": 17_000, "head": {"combine": "difference"}}),
 }
 
@@ -260,6 +256,45 @@ def test_rows_of_many_numbers_are_refused(name: str) -> None:
     options["head"] = HeadConfig.model_validate(fields.get("head", {}))
     with pytest.raises(ValueError, match=r"a row of .* numbers; the limit is 65,536"):
         random_config(task, labels=("a", "b"), **options)
+
+
+WIDE_LAYERS: dict[str, tuple[Task, dict[str, Any]]] = {
+    "outputs": ("encode", {"hidden_size": 1 << 17}),
+    "inputs": ("encode", {"input_size": 1 << 17}),
+    "one of several": ("encode", {"hidden_size": (1 << 17, 8)}),
+    "a projection": ("encode", {"model_type": "sru", "projection_size": 1 << 17}),
+    "one projection": ("encode", {"model_type": "sru", "projection_size": (1 << 17, 0)}),
+    "projected h": ("encode", {"proj_size": 1 << 17}),
+    "after the stack": ("classify", {"head": {"layers": [_WIDE, _NARROW]}}),
+    "selected": ("classify", {"head": {"layers": [_NARROW | {"ranges": [(0, 96)] * 1024}]}}),
+    "before it": ("tag", {"input_width": 8, "input_layers": [_WIDE, _NARROW]}),
+}
+
+
+@pytest.mark.parametrize("name", WIDE_LAYERS)
+def test_a_layer_that_makes_rows_of_many_numbers_is_refused(name: str) -> None:
+    task, fields = WIDE_LAYERS[name]
+    options: dict[str, Any] = {"model_type": "lstm", "input_size": 8, "hidden_size": 96} | fields
+
+    def config() -> object:
+        options["head"] = HeadConfig.model_validate(fields.get("head", {}))
+        return random_config(task, labels=("a", "b"), num_layers=2, **options)
+
+    with pytest.raises(ValueError, match=r"less than or equal to 65536|over the limit of 65,536"):
+        config()
+
+
+def test_the_steps_of_a_piece_follow_the_widest_row_of_a_layer(tmp_path: Path) -> None:
+    """A projection may be much wider than what a layer reads and writes."""
+
+    def rows(projection: int) -> int:
+        path = save_random_model(
+            tmp_path / str(projection), "encode", model_type="sru", input_size=8, hidden_size=8,
+            num_layers=1, projection_size=(projection,),
+        )  # fmt: skip
+        return load_model(path).network.piece_rows
+
+    assert (rows(0), rows(1 << 16)) == (1024, 64)
 
 
 def edit_config(folder: Path, **fields: object) -> None:

@@ -9,7 +9,7 @@ from pydantic import Field, NonNegativeInt, model_validator
 from torch import Tensor
 
 from sruserve.kernels import FusedGatedLayer, GatedCell, GatedKind, GatedLayer, PanelWeight
-from sruserve.model.cells.stack import Builder, Shapes, Stack, StackConfig
+from sruserve.model.cells.stack import MAX_WIDTH, Builder, Shapes, Stack, StackConfig
 from sruserve.model.state import StateLayout
 
 
@@ -150,7 +150,7 @@ class LSTMConfig(GatedConfig):
     family: ClassVar[str] = "lstm"
 
     proj_size: NonNegativeInt = Field(
-        0, le=1 << 20, description="Features of the projected h, per direction; 0: no projection."
+        0, le=MAX_WIDTH, description="Features of the projected h, per direction; 0: no projection."
     )
 
     @property

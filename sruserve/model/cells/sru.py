@@ -8,10 +8,18 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from sruserve.kernels import Activation, Cell, CellLayer, Norm, NormKind
-from sruserve.model.cells.stack import Builder, EachLayer, Shapes, Stack, StackConfig, Width
+from sruserve.model.cells.stack import (
+    MAX_WIDTH,
+    Builder,
+    EachLayer,
+    Shapes,
+    Stack,
+    StackConfig,
+    Width,
+)
 from sruserve.model.state import StateLayout
 
-Projection = Annotated[int, Field(ge=0, le=1 << 20)]
+Projection = Annotated[int, Field(ge=0, le=MAX_WIDTH)]
 
 
 _NORMS = {"layer": NormKind.LAYER, "unbiased": NormKind.UNBIASED, "std": NormKind.STD}

@@ -12,7 +12,8 @@ from torch import Tensor
 from sruserve.kernels import Layer, LinearOp, make_linear
 from sruserve.model.state import StateLayout
 
-Width = Annotated[int, Field(ge=1, le=1 << 20)]
+MAX_WIDTH = 1 << 16  # numbers in a row: 4,096 rows are 1 GiB
+Width = Annotated[int, Field(ge=1, le=MAX_WIDTH)]
 MAX_LAYERS = 1024
 EachLayer = Field(max_length=MAX_LAYERS, fail_fast=True)  # for a list with one value per layer
 Widths = Annotated[tuple[Width, ...], EachLayer]
@@ -122,6 +123,12 @@ class StackConfig(BaseModel):
     def output_size(self) -> int:
         """Width of the stack's output."""
         return self.layer_output(self.num_layers - 1)
+
+    @property
+    def widest(self) -> int:
+        """The largest width of a row on its way through the layers."""
+        products = [shape for shape in self.shapes().values() if len(shape) > 1]
+        return max(size for shape in products for size in shape)
 
     @property
     def final_entries(self) -> tuple[str, ...]:

@@ -9,14 +9,13 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
 
 from sruserve.kernels import Norm
-from sruserve.model.cells.stack import Builder, Shapes, Width
+from sruserve.model.cells.stack import MAX_WIDTH, Builder, Shapes, Width
 
 RowMap = Callable[[Tensor], Tensor]
 """Maps rows (rows, in) to (rows, out) of the same dtype; a row's bits depend on it alone."""
 
 _MAX_LAYERS = 64
 _MAX_RANGES = 1024
-_MAX_WIDTH = 1 << 20  # as that of every other layer
 
 
 class _RowLayer(BaseModel):
@@ -152,8 +151,8 @@ class SelectLayer(_RowLayer):
         for begin, end in self.ranges:
             if not 0 <= begin < end <= width:
                 raise ValueError(f"select: {begin} to {end} is no range of {width} columns")
-        if (columns := sum(end - begin for begin, end in self.ranges)) > _MAX_WIDTH:
-            raise ValueError(f"select: {columns:,} columns are over the limit of {_MAX_WIDTH:,}")
+        if (columns := sum(end - begin for begin, end in self.ranges)) > MAX_WIDTH:
+            raise ValueError(f"select: {columns:,} columns are over the limit of {MAX_WIDTH:,}")
         return columns
 
     def make(self, tensors: Mapping[str, Tensor], builder: Builder) -> RowMap:
