@@ -28,6 +28,10 @@ class Parser(Queueable, Protocol):
         """Parse one piece or begin one request, spend its cost, and wait again for the rest."""
         ...
 
+    def abort(self) -> None:
+        """Close the connection at once, after a fault."""
+        ...
+
 
 class ParseTurns:
     """Connections parse at once while budget is left, and otherwise in turns of their owners.
@@ -107,7 +111,12 @@ class ParseTurns:
         self._parses_waiting = True
         try:
             while self._waiting and self.budget > _FRESH_COST:
-                self._waiting.pop().parse_more()
+                parser = self._waiting.pop()
+                try:
+                    parser.parse_more()
+                except BaseException:  # or nothing would parse, answer or close the connection
+                    parser.abort()
+                    raise
             self._begin_work(self.budget - _WAITING_COST)
         finally:
             self._parses_waiting = False

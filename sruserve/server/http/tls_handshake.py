@@ -105,6 +105,10 @@ class TlsHandshake(asyncio.Protocol):
             self._transport.pause_reading()
             self._turns.wait(cast(Any, self))
 
+    def abort(self) -> None:
+        """Close the connection at once."""
+        self._transport.abort()
+
     def parse_more(self) -> None:
         """Take this connection's turn."""
         if self._transport.is_closing():

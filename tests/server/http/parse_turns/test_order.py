@@ -24,6 +24,9 @@ class _Waiting:
         self.turns, self.pieces, self._done = turns, pieces, done
         self.owner, self.waiting = owner, waiting
 
+    def abort(self) -> None:
+        raise AssertionError("nothing went wrong")
+
     def parse_more(self) -> None:
         self.turns.spend(1024, self.owner)
         self._done(self)
@@ -46,6 +49,34 @@ def test_all_that_wait_get_a_piece_in_their_order_and_a_turn_ends() -> None:
         return order
 
     assert max(map(len, asyncio.run(run()))) == 4
+
+
+def test_a_fault_closes_its_connection_and_no_other_waits_for_it() -> None:
+    class Faulty(_Waiting):
+        aborted = 0
+
+        def abort(self) -> None:
+            self.aborted += 1
+
+    def fail(_: _Waiting) -> None:
+        raise ZeroDivisionError
+
+    async def run() -> None:
+        faults: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: faults.append(type(context["exception"]))
+        )
+        turns, parsed = ParseTurns(), list[_Waiting]()
+        faulty = Faulty(turns, 1, fail)
+        for each in (faulty, _Waiting(turns, 2, parsed.append)):
+            turns.wait(each)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert faulty.aborted == 1
+        assert len(parsed) == 2
+        assert faults == [ZeroDivisionError]
+
+    asyncio.run(run())
 
 
 def test_owners_take_turns_however_many_connections_each_has() -> None:
