@@ -11,9 +11,9 @@ from torch import Tensor
 from sruserve.kernels.devices import CPU
 from sruserve.kernels.slots import WINDOW
 from sruserve.server.engine.decoding_parameters import Sampling
+from sruserve.server.engine.sampling.filters import Filters, column
 
 _MIN_TEMPERATURE = 1e-30  # float32 can still divide by it
-_UNLIMITED = 1 << 30  # larger than any vocabulary
 
 
 class Sampler:
@@ -31,22 +31,20 @@ class Sampler:
         uniforms: NDArray[np.float64],
         device: torch.device = CPU,
     ) -> None:
-        column = partial(_column, device)
+        own = partial(column, device)
         temperature = [s.temperature for s in sampling]
         self._uniforms = torch.from_numpy(uniforms).to(device).unsqueeze(2)
-        self._greedy = column([t == 0.0 for t in temperature]) if 0.0 in temperature else None
+        self._greedy = own([t == 0.0 for t in temperature]) if 0.0 in temperature else None
         self._all_greedy = not any(temperature)
-        self._temperature = column([max(t, _MIN_TEMPERATURE) if t else 1.0 for t in temperature])
+        self._temperature = own([max(t, _MIN_TEMPERATURE) if t else 1.0 for t in temperature])
         self._tempered = any(t not in (0.0, 1.0) for t in temperature)
-        self._filters = None
+        self._filters: Filters | None = None
         if any(s.top_k or s.top_p < 1 or s.min_p for s in sampling):
-            top_k = column([min(s.top_k, _UNLIMITED) or _UNLIMITED for s in sampling])
-            top_p = column([s.top_p if s.top_p < 1 else 2.0 for s in sampling])
-            self._filters = (top_k, top_p, column([s.min_p for s in sampling]))
+            self._filters = Filters(sampling, device)
         self._step, self._picked = 0, torch.zeros(0)  # the last step and its tokens
         self._window: Tensor | None = None
         if any(s.repetition_penalty != 1 for s in sampling):
-            self._penalty = column([s.repetition_penalty for s in sampling])
+            self._penalty = own([s.repetition_penalty for s in sampling])
             padded = [[-1] * (WINDOW - len(w)) + list(w) for w in windows]
             self._window = torch.tensor(padded, device=device)
 
@@ -71,7 +69,7 @@ class Sampler:
                 tempered = logits
             probabilities = tempered.softmax(1)
             if self._filters is not None:
-                probabilities = _filtered(probabilities, *self._filters)
+                probabilities = self._filters(probabilities)
             cdf = probabilities.cumsum(1, dtype=torch.float64)
             threshold = self._uniforms[step] * cdf[:, -1:]
             tokens = (cdf <= threshold).sum(1).clamp_(max=logits.shape[1] - 1)
@@ -87,19 +85,3 @@ class Sampler:
         seen.scatter_(1, window.where(window >= 0, vocabulary), True)
         penalised = torch.where(logits > 0, logits / self._penalty, logits * self._penalty)
         return torch.where(seen[:, :vocabulary], penalised, logits)
-
-
-def _filtered(probabilities: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Tensor:
-    """Zero the probabilities that top-k, then top-p over the rest, then min-p exclude."""
-    ordered, ids = torch.sort(probabilities, dim=1, descending=True, stable=True)
-    filtered = ordered.where(torch.arange(ordered.shape[1], device=ordered.device) < top_k, 0.0)
-    mass_before = filtered.cumsum(1, dtype=torch.float64) - filtered
-    inside = mass_before < top_p * filtered.sum(1, keepdim=True, dtype=torch.float64)
-    inside[:, 0] = True  # the most likely token stays, however small top_p is
-    filtered = filtered.where(inside, 0.0)
-    filtered = filtered.where(filtered >= min_p * filtered[:, :1], 0.0)
-    return torch.zeros_like(probabilities).scatter_(1, ids, filtered)
-
-
-def _column(device: torch.device, values: Sequence[float | bool]) -> Tensor:
-    return torch.tensor(values, device=device).unsqueeze(1)
