@@ -161,7 +161,7 @@ def _added(sampling: Sampling) -> Added:
 
 def _mask_disallowed(logits: Tensor, row: int, constraint_state: TextPosition) -> None:
     """Set the scores of the tokens that a constraint does not allow to -inf, in place."""
-    ids = indices(constraint_state.allowed_ids.tolist(), logits.device)
-    allowed_scores = logits[row, ids]
-    logits[row] = -torch.inf
-    logits[row, ids] = allowed_scores
+    ids = copy_to_device(torch.from_numpy(constraint_state.allowed_ids), logits.device)
+    scores = logits[row]
+    allowed_scores = scores.index_select(0, ids)
+    scores.fill_(-torch.inf).index_copy_(0, ids, allowed_scores)
