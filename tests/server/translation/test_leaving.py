@@ -102,6 +102,29 @@ def test_beams_beyond_memory_are_refused_and_others_wait_for_it(
         until(lambda: is_free(engine))
 
 
+def test_the_scores_of_a_step_are_computed_in_parts_that_change_nothing(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, application = running
+    body = {"input": [text(each) for each in sources(6)], "beam_size": 4, "max_tokens": 30}
+    expected = ask(client, "transformer", **body)
+    runner, sizes = engine_of(application, "transformer")._runner, list[int]()
+    forward = runner._forward
+
+    def spy(live: Any, first: int, starts: Any) -> Any:
+        sizes.append(sum(sentence.search.hypotheses for sentence in live))
+        return forward(live, first, starts)
+
+    monkeypatch.setattr(runner, "_forward", spy)
+    monkeypatch.setattr(runner, "_max_hypotheses", 9)
+    assert ask(client, "transformer", **body) == expected
+    assert 5 <= max(sizes) <= 9
+    sizes.clear()
+    monkeypatch.setattr(runner, "_max_hypotheses", 1)
+    assert ask(client, "transformer", **body) == expected
+    assert max(sizes) == 4  # those of one sentence stay together
+
+
 def test_steps_have_no_more_beams_than_they_have_time_for(
     running: Running, searches: Searches, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,10 +33,17 @@ class _Continuations(NamedTuple):
 
 
 class BeamRunner:
-    """Encodes sources, and steps hypotheses. Their states are rows in the order of sentences."""
+    """Encodes sources, and steps hypotheses. Their states are rows in the order of sentences.
 
-    def __init__(self, translator: Translator, target: SideConfig, memory: BeamMemory) -> None:
+    max_scores: scores of the target's vocabulary that are in memory at a time, unless one sentence
+        has more.
+    """
+
+    def __init__(
+        self, translator: Translator, target: SideConfig, memory: BeamMemory, max_scores: int
+    ) -> None:
         assert target.bos is not None
+        self._max_hypotheses = max(1, max_scores // target.vocab_size)
         self._translator, self._memory, self._bos = translator, memory, target.bos
         # the begin and the padding stand for nothing, so no translation has them
         self._never = [i for i in (target.bos, target.pad) if i not in (None, target.eos)]
@@ -68,7 +75,7 @@ class BeamRunner:
         """
         starts = np.cumsum([0, *(sentence.search.hypotheses for sentence in live)])
         failed: dict[Sentence, ServeError] = {}
-        states, parts = [], [(0, len(live))]
+        states, parts = [], self._parts(starts)
         while parts:
             first, end = parts.pop()
             part, continuations = live[first:end], None
@@ -86,6 +93,16 @@ class BeamRunner:
                 parts += [(middle, end), (first, middle)]
         self._states = torch.cat(states)
         return failed
+
+    def _parts(self, starts: NDArray[np.int64]) -> list[tuple[int, int]]:
+        """Neighbouring sentences whose scores are computed together, the first of them last."""
+        parts, first = [], 0
+        while first < len(starts) - 1:
+            limit = starts[first] + self._max_hypotheses
+            end = max(first + 1, int(np.searchsorted(starts, limit, "right")) - 1)
+            parts.append((first, end))
+            first = end
+        return parts[::-1]
 
     def _select(
         self,

@@ -60,9 +60,9 @@ class TranslationEngine(JobEngine):
         limit = config.state_pool_bytes
         self.claims = Budget(_WAITING * limit, _too_many, share=_WAITING * limit // 2, yields=True)
         self._memory = BeamMemory(translator, limit)
-        self._runner = BeamRunner(translator, target, self._memory)
+        self._runner = BeamRunner(translator, target, self._memory, config.max_block_scores)
         self._threads = ThreadPolicy(translator.weights, torch.float32, config.threads)
-        self._step_time = StepTime(config.max_batch_tokens, _MIN_BEAMS)
+        self._step_time = StepTime(config.max_batch_tokens, _MIN_BEAMS, first_rows=_MIN_BEAMS)
         self._source_tokens = 0  # that may be encoded now; negative after a long source
         self._queue = SentenceQueue()
         self._live: list[Sentence] = []
