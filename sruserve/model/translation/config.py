@@ -13,6 +13,7 @@ from pydantic import (
     model_validator,
 )
 
+from sruserve.model.cells.stack import MAX_WIDTH
 from sruserve.model.config import Description, check_format, explain, read_config_file
 from sruserve.model.config import is_translation as describes_translation
 from sruserve.model.errors import ConfigError
@@ -77,6 +78,10 @@ class TranslationConfig(BaseModel):
         if self.target.bos == self.target.eos and self.target.vocab_size < 2:
             raise ValueError("target needs an id besides bos and eos")
         self.system.check_vocabularies(self.source.vocab_size, self.target.vocab_size)
+        if (width := self.system.widest) > MAX_WIDTH:
+            raise ValueError(
+                f"a step would have a row of {width:,} numbers; the limit is {MAX_WIDTH:,}"
+            )
         return self
 
 

@@ -98,6 +98,11 @@ class RecurrentConfig(BaseModel):
         return "its encoder reads the source in both directions" if both else None
 
     @property
+    def widest(self) -> int:
+        """The largest width of a row on the way through both sides."""
+        return max(self.encoder.widest, self.decoder.widest)
+
+    @property
     def memory_width(self) -> int:
         """Width of the encoder's outputs."""
         return self.encoder.output_size

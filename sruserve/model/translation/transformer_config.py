@@ -88,6 +88,11 @@ class TransformerSRUConfig(BaseModel):
         """The SRU layer of an encoder's layer."""
         return self.sru.model_copy(update={"bidirectional": self.bidirectional_encoder})
 
+    @property
+    def widest(self) -> int:
+        """The largest width of a row on the way through both sides."""
+        return max(self.encoder_sru.widest, self.sru.widest, 3 * self.d_model)
+
     def layouts(self) -> tuple[StateLayout, StateLayout]:
         """Return the states of the encoder's SRU layers, and of the decoder's."""
         inner, encoder = self.sru.output_size, self.encoder_sru.output_size

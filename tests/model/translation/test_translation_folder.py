@@ -218,6 +218,7 @@ def test_inspect_describes_a_system(tmp_path: Path) -> None:
             {"system": {"encoder_starts_decoder": True, "num_decoder_layers": 3}},
             "needs as many decoder as encoder layers",
         ),
+        ({"system": {"sru": {"hidden_size": 30_000}}}, "a row of 90,000 numbers"),
         ({"system": {"type": "cnn"}}, "Input tag 'cnn'"),
         ({"format_version": 2}, "written by a newer sruserve"),
     ],
