@@ -6,11 +6,14 @@ from collections import OrderedDict, defaultdict
 from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
 
+_Places = OrderedDict[Future[None], None]
+
 
 class FairSemaphore:
-    """A number of places. Waiting owners take turns; each owner's waiters keep their order.
+    """A number of places. Waiting owners take turns, and so do the parts of each owner.
 
-    A waiter without an owner (None) is an owner of its own.
+    The waiters of one part keep their order. A waiter without an owner (None) is an owner of its
+    own.
 
     share: the largest number of places of one owner; None: all of them.
     """
@@ -18,25 +21,35 @@ class FairSemaphore:
     def __init__(self, places: int, share: int | None = None) -> None:
         self._free, self._share = places, sys.maxsize if share is None else share
         self._used: defaultdict[Hashable, int] = defaultdict(int)  # places of each owner
-        self._waiting: OrderedDict[Hashable, OrderedDict[Future[None], None]] = OrderedDict()
+        # The waiters of each part of each owner; those whose turn is next are first.
+        self._waiting: OrderedDict[Hashable, OrderedDict[Hashable, _Places]] = OrderedDict()
 
-    async def acquire(self, owner: Hashable) -> None:
+    async def acquire(self, owner: Hashable, part: Hashable = None) -> None:
         """Wait for a place. A waiter that is cancelled takes none."""
         if self.acquire_now(owner):
             return
         place: Future[None] = get_running_loop().create_future()
         turn = place if owner is None else owner
-        self._waiting.setdefault(turn, OrderedDict())[place] = None
+        parts = self._waiting.setdefault(turn, OrderedDict())
+        parts.setdefault(part, OrderedDict())[place] = None
         try:
             await place
         except BaseException:
             if place.done() and not place.cancelled():  # it was granted just before
                 self.release(owner)
-            elif turn in self._waiting:
-                self._waiting[turn].pop(place, None)
-                if not self._waiting[turn]:
-                    del self._waiting[turn]
+            else:
+                self._forget(place, turn, part)
             raise
+
+    def _forget(self, place: Future[None], turn: Hashable, part: Hashable) -> None:
+        """Remove a waiter, unless its turn came just before."""
+        parts = self._waiting.get(turn, OrderedDict())
+        places = parts.get(part, OrderedDict())
+        places.pop(place, None)
+        if not places:
+            parts.pop(part, None)
+        if not parts:
+            self._waiting.pop(turn, None)
 
     def acquire_now(self, owner: Hashable) -> bool:
         """Take a place if one is free for this owner; returns whether it did."""
@@ -56,10 +69,13 @@ class FairSemaphore:
             eligible = (other for other in self._waiting if self._used.get(other, 0) < self._share)
             if (next_owner := next(eligible, None)) is None:
                 return
-            places = self._waiting.pop(next_owner)
+            parts = self._waiting.pop(next_owner)
+            part, places = parts.popitem(last=False)
             place, _ = places.popitem(last=False)
             if places:
-                self._waiting[next_owner] = places  # after the other owners
+                parts[part] = places  # after the other parts
+            if parts:
+                self._waiting[next_owner] = parts  # after the other owners
             if not place.done():
                 self._free -= 1
                 self._used[None if next_owner is place else next_owner] += 1

@@ -217,7 +217,8 @@ class Settings(BaseSettings):
         64,
         le=_C_INT,
         description="`ModelStreamInfer` calls that may be open at a time in one worker. One "
-        "tenant, or without API keys one connection, may have half of them; a sole tenant all. "
+        "tenant, or without API keys one connection, may have half of them; without API keys one "
+        "address three quarters; a sole tenant all. "
         "Each may hold an unfinished message of `SRUSERVE_MAX_BODY_BYTES`.",
     )
     max_new_tokens: PositiveInt = Field(

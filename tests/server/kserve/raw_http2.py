@@ -15,17 +15,18 @@ _WINDOW_BYTES, _FRAME_BYTES = 65_535, 16_384
 class RawClient:
     """One connection.
 
-    window: how many bytes of a reply it takes for each call.
+    window: how many bytes of a reply it takes for each call. address: where it comes from.
     ended: how calls ended: the bytes of their last headers, or b"" if they were reset.
     settings: what the server has set.
     closed: the server has hung up.
     """
 
-    def __init__(self, port: int, window: int = _WINDOW_BYTES) -> None:
+    def __init__(self, port: int, window: int = _WINDOW_BYTES, address: str = "127.0.0.1") -> None:
         self.ended: dict[int, bytes] = {}
         self.settings: dict[int, int] = {}
         self.closed = False
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=60)
+        server = ("127.0.0.1", port)
+        self._socket = socket.create_connection(server, timeout=60, source_address=(address, 0))
         self._windows = {0: _WINDOW_BYTES}
         self._next, self._initial, self._read = 1, _WINDOW_BYTES, b""
         hello = _frame(_SETTINGS, 0, 0, struct.pack(">HI", _INITIAL_WINDOW, window))

@@ -9,8 +9,11 @@ import httpx
 import pytest
 
 from sruserve.server.app import Application
+from sruserve.server.errors import TooManyAtOnce
 from sruserve.server.kserve.grpc.call import GrpcEndpoint
 from sruserve.server.kserve.grpc.calls import ConcurrentCallLimit
+from sruserve.server.kserve.grpc.reading import Reads
+from sruserve.server.kserve.grpc.shares import CallShares, address_of
 from tests.server.conftest import Serve
 from tests.server.kserve.grpc_inputs import INFER
 from tests.server.kserve.grpc_limits import (
@@ -60,12 +63,62 @@ def test_without_keys_a_connection_at_its_bound_of_streams_hurts_itself_alone(
 def test_without_keys_a_connection_at_its_bound_of_slow_messages_hurts_itself_alone(
     keyless: tuple[httpx.Client, Application],
 ) -> None:
-    with RawClient(port(keyless)) as client, RawClient(port(keyless)) as other:
+    there = RawClient(port(keyless), address="127.0.0.2")
+    with RawClient(port(keyless)) as client, there as other:
         fill_with_slow_messages(client)
         for call in fill_with_slow_messages(other):
             other.send(call, message(question())[-1:], end=True)
             other.until(lambda call=call: call in other.ended)  # type: ignore[misc]
             assert other.ended[call].endswith(b"grpc-message\0")  # nothing is wrong
+
+
+def test_without_keys_the_connections_of_an_address_leave_streams_for_others(
+    keyless: tuple[httpx.Client, Application],
+) -> None:
+    first, second = (RawClient(port(keyless), address="127.0.0.2") for _ in range(2))
+    with first, second:
+        for _ in range(5):
+            first.call(STREAM)
+        first.until(lambda: bool(first.ended))  # the last one, so the others count
+        calls = [second.call(STREAM) for _ in range(3)]
+        second.until(lambda: bool(second.ended))
+        assert list(second.ended) == [calls[-1]]
+        assert b"SRUSERVE_GRPC_STREAMS" in second.ended[calls[-1]]
+        assert len(stream(keyless)) == 2
+
+
+def test_the_calls_of_an_address_take_turns_with_those_of_others() -> None:
+    """However many connections it opens, which take turns among themselves."""
+
+    async def run() -> None:
+        order = list[str]()
+        reads = Reads(1, 3600, CallShares(1, lambda: TooManyAtOnce("slow"), 0), 3600)
+
+        async def read(client: str, connection: int) -> None:
+            await reads.quick.acquire(client, connection)
+            order.append(f"{client} {connection}")
+            await asyncio.sleep(0)
+            reads.quick.release(client)
+
+        calls = [("crowd", 1), ("crowd", 1), ("crowd", 1), ("crowd", 2), ("crowd", 3), ("one", 4)]
+        await asyncio.gather(*(read(*call) for call in calls))
+        assert order == ["crowd 1", "crowd 1", "one 4", "crowd 2", "crowd 3", "crowd 1"]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("peer", "address"),
+    [
+        ("ipv4:10.0.0.7:50123", "10.0.0.7"),
+        ("ipv6:%5B2001:db8::1%5D:50123", "2001:0db8:0000:0000"),
+        ("ipv6:[2001:db8::1]:50123", "2001:0db8:0000:0000"),
+        ("unix:/tmp/socket", "unix:/tmp/socket"),
+        ("somebody", "somebody"),
+    ],
+)
+def test_a_client_is_its_address(peer: str, address: str) -> None:
+    assert address_of(peer) == address
 
 
 class Idle:

@@ -1,16 +1,17 @@
 """Limit the concurrent gRPC calls of clients: a connection may have any number of calls."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from typing import Any
 
 from sruserve.server.auth import Tenant
-from sruserve.server.budget import Budget, Hold
+from sruserve.server.budget import Hold
 from sruserve.server.errors import Overloaded, ServeError, TooManyAtOnce
 from sruserve.server.http.errors import ClientCertificateRequired
 from sruserve.server.kserve.grpc.call import GrpcCall, GrpcEndpoint, Metadata, end, read_metadata
 from sruserve.server.kserve.grpc.reading import Reads, TimedRead
+from sruserve.server.kserve.grpc.shares import Caller, CallShares, HoldOfBoth, caller_of
 from sruserve.server.lifecycle import Lifecycle
 from sruserve.server.settings import Settings
 from sruserve.server.tls.strength import is_weak
@@ -21,6 +22,7 @@ _MIN_READS = 4
 _QUICK_SECONDS = 0.25  # nearly all messages arrive within this time
 _MAX_SECONDS = 30.0  # for a message, whose received bytes are not visible
 
+Releasable = Hold | HoldOfBoth
 Answer = Callable[[bytes, GrpcCall, Tenant], Awaitable[Any]]
 StreamAnswer = Callable[[bytes, Metadata, Callable[[Any], object]], Awaitable[Any]]
 Behaviour = Callable[[Any, Any], Awaitable[Any]]
@@ -29,8 +31,9 @@ Behaviour = Callable[[Any, Any], Awaitable[Any]]
 class ConcurrentCallLimit:
     """Limits the calls of each tenant, so that each leaves room for the others.
 
-    Without API keys, a connection counts as a tenant. A call is authenticated before it counts, and
-    counts before its message is read.
+    Without API keys, a connection counts as a tenant, and the connections of one address have three
+    quarters together. A call is authenticated before it counts, and counts before its message is
+    read.
     """
 
     def __init__(self, settings: Settings, lifecycle: Lifecycle) -> None:
@@ -38,7 +41,7 @@ class ConcurrentCallLimit:
         self._queue_bytes = settings.max_queue_bytes
         self._has_client_certificates = settings.tls_client_ca is not None
         self._idle_seconds = float(settings.keep_alive_seconds)
-        self._open = Budget(0, _too_many)
+        self._open = self._shared(1, _too_many)
         self._streams = self._shared(settings.grpc_streams, _too_many_streams)
         self._unsent = self._shared(settings.max_queue_bytes, _too_many_unsent)
         reads = max(_MIN_READS, settings.max_queue_bytes // settings.max_body_bytes)
@@ -58,10 +61,10 @@ class ConcurrentCallLimit:
 
             async def work(rpc: GrpcCall, tenant: Tenant) -> Any:
                 self._check_certificate(context)
-                owner = _owner(tenant, context)
-                hold_until_ended(self._hold_place(owner))
-                reply = await answer(await self._reads.read(context, owner), rpc, tenant)
-                hold_until_ended(self._unsent.hold(reply.ByteSize(), owner))
+                caller = caller_of(tenant, context)
+                hold_until_ended(self._hold_place(caller))
+                reply = await answer(await self._reads.read(context, caller), rpc, tenant)
+                hold_until_ended(self._unsent.hold(reply.ByteSize(), caller))
                 return reply
 
             rpc = await endpoint.ask(read_metadata(context), work)
@@ -94,9 +97,9 @@ class ConcurrentCallLimit:
         try:
             tenant = self._lifecycle.tenants.authenticate(metadata.authorization)
             self._check_certificate(context)
-            owner = _owner(tenant, context)
-            with self._streams.hold(1, owner):
-                await self._answer(answer, context, metadata, owner)
+            caller = caller_of(tenant, context)
+            with self._streams.hold(1, caller):
+                await self._answer(answer, context, metadata, caller)
         except ServeError as problem:
             refusal = problem
 
@@ -108,7 +111,7 @@ class ConcurrentCallLimit:
         return None
 
     async def _answer(
-        self, answer: StreamAnswer, context: Any, metadata: Metadata, owner: Hashable
+        self, answer: StreamAnswer, context: Any, metadata: Metadata, caller: Caller
     ) -> None:
         seconds = self._seconds
         while True:
@@ -122,7 +125,7 @@ class ConcurrentCallLimit:
             with ExitStack() as sent:
 
                 def count_reply(reply: Any, sent: ExitStack = sent) -> None:
-                    sent.enter_context(self._unsent.hold(reply.ByteSize(), owner))
+                    sent.enter_context(self._unsent.hold(reply.ByteSize(), caller))
 
                 await context.write(await answer(data, metadata, count_reply))
             del data  # it does not count while the next message is awaited
@@ -138,33 +141,22 @@ class ConcurrentCallLimit:
                 "elliptic curve with 224, and no signature by MD5 or SHA-1"
             )
 
-    def _hold_place(self, owner: Hashable) -> Hold:
+    def _hold_place(self, caller: Caller) -> Releasable:
         """A place for a call. An owner has one for each short body that fits into the queues."""
         models, owners = len(self._lifecycle.catalogue), max(2, self._lifecycle.tenants.count)
-        self._open.share = max(1, self._queue_bytes * models // _SHORT_BYTES)
-        self._open.limit = self._open.share * owners
-        return self._open.hold(1, owner)
+        share = max(1, self._queue_bytes * models // _SHORT_BYTES)
+        self._open.set_limit(share * owners, share)
+        return self._open.hold(1, caller)
 
-    def _shared(self, limit: int, refuse: Callable[[], ServeError]) -> Budget:
-        """A budget whose owners may use half of it each; a sole tenant may use all of it.
-
-        One of more than two tenants may use half of what the others leave.
-        """
-        tenants = self._lifecycle.tenants.count
-        share = limit if tenants == 1 else max(1, limit // 2)
-        return Budget(limit, refuse, share, yields=tenants > 2)
+    def _shared(self, limit: int, refuse: Callable[[], ServeError]) -> CallShares:
+        return CallShares(limit, refuse, self._lifecycle.tenants.count)
 
 
-def hold_until_ended(hold: Hold) -> None:
+def hold_until_ended(hold: Releasable) -> None:
     """Release a hold when the call of this task ends, after the client has read its reply."""
     task = asyncio.current_task()
     assert task is not None
     task.add_done_callback(lambda _: hold.release())
-
-
-def _owner(tenant: Tenant, context: Any) -> Hashable:
-    """The owner of a call's places."""
-    return tenant.owner or context.peer()
 
 
 def _too_many() -> Overloaded:

@@ -10,6 +10,7 @@ from sruserve.server.errors import InputTooLong, ServeError, TooManyAtOnce
 from sruserve.server.kserve.grpc.call import end
 from sruserve.server.kserve.grpc.calls import Behaviour, hold_until_ended
 from sruserve.server.kserve.grpc.reading import YieldingReads
+from sruserve.server.kserve.grpc.shares import address_of
 from sruserve.server.unheard import forget_frames
 
 _PROBES, _PROBES_PER_CONNECTION = 4096, 16  # open in total, and over one connection
@@ -65,8 +66,7 @@ class Probes:
         return behave
 
     async def _read(self, context: Any) -> bytes:
-        address, _, _ = context.peer().rpartition(":")  # a client may use any number of ports
-        message = await self.reads.read(context, address)
+        message = await self.reads.read(context, address_of(context.peer()))
         if len(message) > _MAX_BYTES:
             raise InputTooLong(
                 f"a probe's message may have at most {_MAX_BYTES} bytes: "

@@ -13,11 +13,12 @@ from typing import Any
 
 import grpc
 
-from sruserve.server.budget import Budget, Hold
+from sruserve.server.budget import Hold
 from sruserve.server.errors import MalformedBody, ServeError
 from sruserve.server.fair_semaphore import FairSemaphore
 from sruserve.server.http.intake import request_timeout
 from sruserve.server.kserve.grpc.call import end
+from sruserve.server.kserve.grpc.shares import Caller, CallShares, HoldOfBoth
 
 _MOMENT_SECONDS = 0.01
 
@@ -27,18 +28,18 @@ class Reads:
 
     places: the number of concurrent new reads.
     quick_seconds: the time that a read may have one of these places.
-    slow: places for reads that take longer.
+    slow: shares of the places for reads that take longer.
     seconds: the time that a read may have a slow place.
     """
 
-    def __init__(self, places: int, quick_seconds: float, slow: Budget, seconds: float) -> None:
+    def __init__(self, places: int, quick_seconds: float, slow: CallShares, seconds: float) -> None:
         self.quick = FairSemaphore(places)
         self.quick_seconds, self.slow, self.seconds = quick_seconds, slow, seconds
 
-    async def read(self, context: Any, owner: Hashable) -> bytes:
+    async def read(self, context: Any, caller: Caller) -> bytes:
         """The call's message; raises `ServeError`, with which the call may have ended already."""
-        await self.quick.acquire(owner)
-        read = _SlowingRead(self, context, owner)
+        await self.quick.acquire(caller.client, caller.owner)
+        read = _SlowingRead(self, context, caller)
         try:
             message = await read.message()
         finally:
@@ -137,16 +138,16 @@ class TimedRead:
 class _SlowingRead(TimedRead):
     """A read that has a quick place at first, and then a slow one."""
 
-    def __init__(self, reads: Reads, context: Any, owner: Hashable) -> None:
+    def __init__(self, reads: Reads, context: Any, caller: Caller) -> None:
         super().__init__(context, reads.quick_seconds)
-        self._reads, self._owner = reads, owner
+        self._reads, self._caller = reads, caller
         self._quick = True
-        self._slow: Hold | None = None
+        self._slow: Hold | HoldOfBoth | None = None
 
     def close(self) -> None:
         super().close()
         if self._quick:
-            self._reads.quick.release(self._owner)
+            self._reads.quick.release(self._caller.client)
         if self._slow is not None:
             self._slow.release()
 
@@ -156,10 +157,10 @@ class _SlowingRead(TimedRead):
             super()._expire()
             return
         try:
-            self._slow = reads.slow.hold(1, self._owner)
+            self._slow = reads.slow.hold(1, self._caller)
         except ServeError as problem:
             self.end(problem)
             return
         self._quick = False
-        reads.quick.release(self._owner)
+        reads.quick.release(self._caller.client)
         self._wait(reads.seconds)
