@@ -1,4 +1,4 @@
-"""sruserve: an inference server for trained recurrent models of the SRU family.
+"""sruserve: an inference server for trained recurrent networks.
 
 `load` runs a model in this process, and `save` writes a model folder from a live module.
 """
