@@ -4,12 +4,13 @@ import ipaddress
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 log = logging.getLogger("sruserve.server")
 
 _LOG_SECONDS = 60.0
+_UNFINISHED_SECONDS = 1.0  # after which a request whose body is incomplete gives way
 
 
 class Evictable(Protocol):
@@ -25,30 +26,46 @@ class PeerConnections:
 
     idle: the connections that wait for their client, the longest idle first.
     stuck: those whose client does not read what it gets, the longest first.
+    unfinished: those that wait for the rest of a body, with the time since when, the longest first.
     """
 
-    __slots__ = ("address", "idle", "open", "stuck")
+    __slots__ = ("address", "idle", "open", "stuck", "unfinished")
 
     def __init__(self, address: str) -> None:
         self.address = address
         self.open = 0
         self.idle: dict[Evictable, None] = {}
         self.stuck: dict[Evictable, None] = {}
+        self.unfinished: dict[Evictable, float] = {}
 
-    def make_room(self) -> bool:
+    def has_slow(self, now: float) -> bool:
+        """Whether one waits for the rest of a body, and has done so for a while."""
+        return bool(self.unfinished) and (
+            next(iter(self.unfinished.values())) + _UNFINISHED_SECONDS <= now
+        )
+
+    def make_room(self, now: float) -> bool:
         """Let a connection give way, an idle one first; returns whether there was one."""
-        connections = self.idle or self.stuck
-        if not connections:
+        connections: Iterable[Evictable] = self.idle or self.stuck
+        if not connections and self.has_slow(now):
+            connections = self.unfinished
+        connection = next(iter(connections), None)
+        if connection is None:
             return False
-        connection = next(iter(connections))
-        self.idle.pop(connection, None)
-        self.stuck.pop(connection, None)
+        self.forget(connection)
         connection.give_way()
         return True
 
+    def forget(self, connection: Evictable) -> None:
+        """No longer let a connection give way."""
+        self.idle.pop(connection, None)
+        self.stuck.pop(connection, None)
+        self.unfinished.pop(connection, None)
+
 
 class Connections:
-    """All open connections. At the limit, idle connections give way to new ones, then stuck ones.
+    """All open connections. At the limit, idle connections give way to new ones, then stuck ones,
+    then those that wait for the rest of a body.
 
     One address may have half of the connections, so that it cannot keep all others out.
 
@@ -90,23 +107,30 @@ class Connections:
 
     def remove(self, connection: Evictable, peer: PeerConnections) -> None:
         """Remove a closed connection."""
-        peer.idle.pop(connection, None)
-        peer.stuck.pop(connection, None)
+        peer.forget(connection)
         peer.open -= 1
         self.open -= 1
         self._on_change(-1)
         if not peer.open:
             del self._peers[peer.address]
 
+    def wait_for_body(self, connection: Evictable, peer: PeerConnections) -> None:
+        """Note that a connection waits for the rest of a body."""
+        peer.unfinished.setdefault(connection, self._clock())
+
     def _largest_peer(self) -> PeerConnections | None:
-        """The address with the most connections of those with idle ones, or else stuck ones."""
-        peers = self._peers.values()
-        giving = [peer for peer in peers if peer.idle] or [peer for peer in peers if peer.stuck]
+        """The address with the most connections of those with the first kind that gives way."""
+        peers, now = self._peers.values(), self._clock()
+        giving = (
+            [peer for peer in peers if peer.idle]
+            or [peer for peer in peers if peer.stuck]
+            or [peer for peer in peers if peer.has_slow(now)]
+        )
         return max(giving, key=lambda peer: peer.open, default=None)
 
     def _make_room(self, peer: PeerConnections) -> bool:
         self._log()
-        return peer.make_room()
+        return peer.make_room(self._clock())
 
     def _log(self) -> None:
         if (now := self._clock()) - self._logged >= _LOG_SECONDS:

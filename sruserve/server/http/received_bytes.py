@@ -5,6 +5,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from sruserve.server.errors import ServeError
+from sruserve.server.http.connections import Connections
 from sruserve.server.http.error_mapping import error_body, headers_of, status_of
 from sruserve.server.http.intake import ReceiveLimits
 from sruserve.server.http.request_queue import RequestQueue, drop_request
@@ -18,6 +19,7 @@ class ReceivedBytes(ReceiveLimits, RequestQueue):
     problem: why the current request is not received to its end.
     """
 
+    _connections: Connections
     problem: ServeError | None = None
     _unparsed: bytearray  # received bytes that wait for their turn
     _parser_bytes = 0  # of a head, or after a body, that the parser may keep
@@ -60,6 +62,8 @@ class ReceivedBytes(ReceiveLimits, RequestQueue):
 
     def _count(self) -> None:
         self.count(self._buffered_bytes(), self._in_body or self._parser_bytes > 0)
+        if self._in_body and not self.detached:
+            self._connections.wait_for_body(self, self._peer)
 
     def _is_discarding(self) -> bool:
         return self._discards or self.transport.is_closing()

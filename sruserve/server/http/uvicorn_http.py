@@ -84,7 +84,7 @@ class HttpProtocol(PieceParser):
     def hand_over(self) -> PeerConnections:
         """Hand the connection over to another protocol, which removes it from the returned peer."""
         self.detached = True
-        self._peer.idle.pop(self, None)
+        self._peer.forget(self)
         self._end_timer()
         cast(CoalescingTransport, self.transport).forget()
         self.flow.release()
@@ -146,6 +146,7 @@ class HttpProtocol(PieceParser):
         """Complete the request. If it is answered already, wait for the next one."""
         self._parser_bytes, self._in_body = 0, False
         self._began, self._received = None, 0
+        self._peer.unfinished.pop(self, None)
         if self.cycle is not None and self.cycle.response_complete:
             self._forget_request()
             self._buffer_account.lower(self._buffered_bytes())

@@ -15,8 +15,9 @@ from sruserve.server.http.connections import Connections
 from sruserve.server.http.uvicorn_http import HttpProtocol
 from sruserve.server.websocket.uvicorn_websocket import WebSocketProtocol
 from tests.server.conftest import Serve
+from tests.server.hand_clock import HandClock
 from tests.server.http.json_requests import connect
-from tests.server.http.raw_replies import all_replies, send
+from tests.server.http.raw_replies import all_replies, next_reply, send
 from tests.server.observing import metric, until
 from tests.server.posting import SCORE, post
 from tests.server.websocket.sockets import open_socket
@@ -73,6 +74,30 @@ def test_clients_that_do_not_read_their_replies_give_way_to_others(
         until(lambda: sum(len(peer.stuck) for peer in peers.values()) == MAX_CONNECTIONS // 2)
         with httpx.Client(base_url=client.base_url, timeout=60) as other:
             assert other.get("/livez").status_code == 200
+
+
+def test_requests_whose_bodies_do_not_end_give_way_to_others(
+    running: tuple[httpx.Client, Application],
+) -> None:
+    client, application = running
+    client.close()
+    unfinished = b"POST /v1/score HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{"
+    with ExitStack() as stack:
+        for _ in range(MAX_CONNECTIONS // 2):
+            stack.enter_context(silent(client, unfinished))
+        connections = application.connections
+        peers = connections._peers.values()
+        until(lambda: sum(len(peer.unfinished) for peer in peers) == MAX_CONNECTIONS // 2)
+        until(lambda: all(peer.has_slow(connections._clock()) for peer in peers))
+        with httpx.Client(base_url=client.base_url, timeout=60) as other:
+            assert other.get("/livez").status_code == 200
+            whole = json.dumps({"model": "characters", "input": "ab"}).encode()
+            head = b"POST /v1/score HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n"
+            with silent(other, head % len(whole) + whole[:9]) as slow:
+                until(lambda: sum(len(peer.unfinished) for peer in peers) > 0)
+                send(slow, whole[9:])
+                assert b'"tokens"' in next_reply(slow)
+    until(lambda: not connections.open)
 
 
 def test_a_connection_that_waits_for_its_reply_does_not_give_way(serve: Serve) -> None:
@@ -246,3 +271,32 @@ def test_of_crowds_the_log_tells_once_in_a_while(caplog: pytest.LogCaptureFixtur
     for _ in range(100):
         connections.add("a")
     assert caplog.text.count("SRUSERVE_MAX_CONNECTIONS") == 1
+
+
+def test_what_waits_for_the_rest_of_a_body_gives_way_last_and_after_a_while() -> None:
+    clock = HandClock()
+    connections, gone = Connections(4, clock=clock), list[str]()
+    peers = [connections.add(address) for address in ("a", "a", "b", "b")]
+
+    class Named:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def give_way(self) -> None:
+            gone.append(self.name)
+
+    idle, first, second = map(Named, ("idle", "first", "second"))
+    for peer in peers:
+        assert peer is not None
+    assert peers[0] is not None
+    peers[0].idle[idle] = None
+    for connection in (first, second):
+        connections.wait_for_body(connection, peers[0])
+        clock.now += 0.5
+        connections.wait_for_body(connection, peers[0])  # the rest is still missing
+    assert connections.add("c") is not None
+    assert connections.add("c") is not None
+    assert connections.add("d") is None  # the second one has waited for half a second
+    clock.now += 0.5
+    assert connections.add("d") is not None
+    assert gone == ["idle", "first", "second"]
