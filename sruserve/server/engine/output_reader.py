@@ -83,10 +83,12 @@ class OutputReader:
                     for step_result, rows in kind_reads:
                         self._score(step_result, hidden[rows])
 
-    def logprobs(self, logits: Tensor, token: int, top: int) -> Logprobs:
-        """The log-probabilities to report for a token that was picked by `logits`, (outputs)."""
-        scores = self._network.log_probs(logits.unsqueeze(0))
-        return self._token_logprobs(scores, torch.tensor([[token]], device=scores.device), top)[0]
+    def logprobs(self, logits: Tensor, tokens: Tensor, top: int) -> list[Logprobs]:
+        """The log-probabilities to report for tokens that were picked.
+
+        logits: (rows, outputs), by which they were. tokens: (rows), int64.
+        """
+        return self._token_logprobs(self._network.log_probs(logits), tokens.unsqueeze(1), top)
 
     def classes(self, hidden: Tensor) -> Floats:
         """The class probabilities of outputs, (rows, classes), or what the head has instead."""

@@ -16,6 +16,7 @@ from sruserve.server.engine.sampling.logits_processors import (
 )
 from sruserve.server.engine.sampling.sampler import Sampler
 from sruserve.server.engine.sampling.uniforms import uniforms
+from sruserve.server.engine.state_cache.pool import indices
 
 
 class StepSampler:
@@ -44,25 +45,23 @@ class StepSampler:
         self._blocks = [
             (block, self._picker(step_results[block], burst, alone)) for block in blocks
         ]
-        self._with_logprobs = [
-            i for i, r in enumerate(step_results) if r.sequence.job.sampling.logprobs is not None
-        ]
+        # The rows of each block for which log-probabilities are reported, by their number.
+        self._with_logprobs = [_by_logprobs(step_results[block]) for block in blocks]
         self.late = False
 
     def __call__(self, hidden: Tensor, step: int) -> Tensor:
         """Return the tokens (sequences), int64, that follow `hidden` (sequences, width)."""
         parts = []
-        for block, pick in self._blocks:
+        for (block, pick), with_logprobs in zip(self._blocks, self._with_logprobs, strict=True):
             logits = self._network.logits(hidden[block])
             tokens = pick(logits, step)
             parts.append(tokens)
-            for i in self._with_logprobs:
-                if block.start <= i < block.stop:
-                    row, result = i - block.start, self._step_results[i]
-                    top = result.sequence.job.sampling.logprobs or 0
-                    result.logprobs.append(
-                        self._output_reader.logprobs(logits[row], int(tokens[row]), top)
-                    )
+            for top, rows in with_logprobs.items():
+                at = indices(rows, logits.device)
+                chosen, own = logits.index_select(0, at), tokens.index_select(0, at)
+                logprobs = self._output_reader.logprobs(chosen, own, top)
+                for row, entry in zip(rows, logprobs, strict=True):
+                    self._step_results[block.start + row].logprobs.append(entry)
             if isinstance(pick, LogitsProcessor) and pick.late:
                 self.late = True
         return parts[0] if len(parts) == 1 else torch.cat(parts)
@@ -86,3 +85,12 @@ class StepSampler:
             return pick
         outputs = self._output_reader.outputs
         return LogitsProcessor(pick, sequences, outputs, self._wait_budget, alone)
+
+
+def _by_logprobs(step_results: Sequence[StepResult]) -> dict[int, list[int]]:
+    """The rows whose jobs report so many log-probabilities."""
+    rows: dict[int, list[int]] = {}
+    for row, result in enumerate(step_results):
+        if (top := result.sequence.job.sampling.logprobs) is not None:
+            rows.setdefault(top, []).append(row)
+    return rows

@@ -36,7 +36,8 @@ class StepTime:
         self._max_rows, self._min_rows = max_rows, min_rows
         self._target_seconds = target_seconds
         self._row_seconds = self._own_seconds = 0.0
-        self._bound, self._slow_steps = min(max_rows, first_rows or max_rows), 0
+        self._bound = min(max_rows, first_rows or max_rows)
+        self._slow_steps = self._slow_rows = 0  # slow steps in a row, and the rows of the last
 
     @property
     def rows(self) -> int:
@@ -88,12 +89,13 @@ class StepTime:
     def _bind(self, rows: int, step: float) -> None:
         """Bound the rows by the steps measured: what was learned of small ones may not hold."""
         if step <= self._target_seconds:
-            self._slow_steps = 0
+            if rows >= self._slow_rows:  # fewer rows say nothing about so many
+                self._slow_steps = 0
             self._bound = max(self._bound, min(self._max_rows, 2 * rows))
         elif self._min_rows < rows <= self._bound:
-            self._slow_steps += 1
+            self._slow_steps, self._slow_rows = self._slow_steps + 1, rows
             if self._slow_steps == _SLOW_STEPS or step > _VERY_SLOW * self._target_seconds:
-                self._slow_steps = 0
+                self._slow_steps = self._slow_rows = 0
                 within_target = int(rows * self._target_seconds / step)
                 self._bound = max(self._min_rows, min(rows // 2, within_target))
 

@@ -104,6 +104,18 @@ def test_one_step_that_takes_seconds_lowers_the_bound_at_once() -> None:
     assert times.rows == 100
 
 
+def test_small_fast_steps_between_large_slow_ones_excuse_none() -> None:
+    """Short requests of others come between, and what they take says nothing of large steps."""
+    times = StepTime(4096, 64)
+    for _ in range(20):
+        times.learn(1000, 1000, 0.02)
+    for _ in range(4):
+        assert times.rows > 512
+        times.learn(512, 512, 0.25)
+        times.learn(1, 1, 0.001)
+    assert times.rows == 102
+
+
 def test_a_first_step_may_be_bounded_and_later_ones_grow() -> None:
     times, rows = StepTime(4096, 64, first_rows=64), list[int]()
     while times.rows < 4096:
