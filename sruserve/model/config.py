@@ -222,7 +222,8 @@ class ModelConfig(BaseModel):
         layers = (*self.input_layers, *self.head.attention, *self.head.layers)
         inner = 0 if self.not_streamable_because is None else self.rnn.widest
         outer = max(self.width, self.rnn.input_size, self.rnn.output_size)
-        return max(outer, inner, pooled, widest(layers))
+        mixed = self.head.experts * (self.head.latent_size or pooled)
+        return max(outer, inner, pooled, mixed, widest(layers))
 
     @property
     def not_streamable_because(self) -> str | None:

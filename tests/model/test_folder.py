@@ -245,6 +245,7 @@ WIDE_ROWS: dict[str, tuple[Task, dict[str, Any]]] = {
     "all of an input's gates": ("encode", {"hidden_size": 20_000, "bidirectional": True}),
     "both directions": ("encode", {"hidden_size": 33_000, "bidirectional": True}),
     "end states": ("classify", {"head": {"pooling": "final", "final": ("0.h",) * 1000}}),
+    "a mixture": ("generate", {"vocab_size": 9, "head": {"experts": 16, "latent_size": 8192}}),
     "a pair": ("pair", {"hidden_size": 17_000, "head": {"combine": "difference"}}),
 }
 
