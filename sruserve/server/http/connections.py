@@ -64,8 +64,8 @@ class PeerConnections:
 
 
 class Connections:
-    """All open connections. At the limit, idle connections give way to new ones, then stuck ones,
-    then those that wait for the rest of a body.
+    """All open connections. At the limit, one of the address with the most gives way to a new one:
+    an idle one first, then a stuck one, then one that waits for the rest of a body.
 
     One address may have half of the connections, so that it cannot keep all others out.
 
@@ -119,13 +119,11 @@ class Connections:
         peer.unfinished.setdefault(connection, self._clock())
 
     def _largest_peer(self) -> PeerConnections | None:
-        """The address with the most connections of those with the first kind that gives way."""
-        peers, now = self._peers.values(), self._clock()
-        giving = (
-            [peer for peer in peers if peer.idle]
-            or [peer for peer in peers if peer.stuck]
-            or [peer for peer in peers if peer.has_slow(now)]
-        )
+        """The address with the most connections, of those with one that may give way."""
+        now = self._clock()
+        giving = [
+            peer for peer in self._peers.values() if peer.idle or peer.stuck or peer.has_slow(now)
+        ]
         return max(giving, key=lambda peer: peer.open, default=None)
 
     def _make_room(self, peer: PeerConnections) -> bool:

@@ -249,6 +249,21 @@ def test_when_all_addresses_together_have_too_many_the_one_with_most_gives_way()
     assert not any(idle.closed for idle in (*opened["b"], *opened["c"]))
 
 
+def test_few_idle_connections_outlive_the_many_of_an_address_that_reads_nothing() -> None:
+    connections = Connections(8)
+    greedy, stuck = [connections.add("greedy") for _ in range(4)], Idle()
+    assert greedy[0] is not None
+    greedy[0].stuck[stuck] = None
+    modest = [connections.add(f"modest {i}") for i in range(4)]
+    idle = [Idle() for _ in modest]
+    for place, connection in zip(modest, idle, strict=True):
+        assert place is not None
+        place.idle[connection] = None
+    assert connections.add("another")
+    assert stuck.closed
+    assert not any(connection.closed for connection in idle)
+
+
 def test_an_address_never_has_more_than_half_however_many_it_opens() -> None:
     connections = Connections(10)
     for _ in range(5):
