@@ -11,9 +11,9 @@ import pytest
 from tests.server.conftest import Serve
 from tests.server.held_steps import Steps
 from tests.server.http.intake.bounds import GRACE, Running, ended
-from tests.server.http.intake.moved_time import MovedTime, moved_time
 from tests.server.http.raw_replies import all_replies, send
 from tests.server.http.raw_requests import CHUNKED, SECONDS, UPGRADE, code, connect, frame, head
+from tests.server.moved_time import MovedTime, moved_time
 from tests.server.observing import until
 from tests.server.posting import SCORE, post
 from tests.server.websocket.sockets import open_socket
@@ -89,7 +89,7 @@ def test_a_message_that_arrives_too_slowly_closes_its_socket(
     with connect(running[0], UPGRADE) as connection:
         assert b" 101 " in connection.recv(4096)
         connection.sendall(data)
-        until(lambda: bool(moved.timers))
+        until(lambda: moved.waits(GRACE))
         moved.pass_time(GRACE + 1)
         reply = all_replies(connection)
     assert reply.endswith(b"\x03\xf0request_timeout")  # 1008
