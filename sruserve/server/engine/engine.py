@@ -89,6 +89,7 @@ class Engine(JobEngine):
             model.codec,
             network.crf,
             model.config.outputs or 0,
+            network.device.type == "cuda",
             self._end_job,
             clock,
         )

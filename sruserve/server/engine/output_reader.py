@@ -206,7 +206,7 @@ class OutputReader:
     def blocks(self, rows: int) -> list[slice]:
         """Ranges of rows whose scores fit into one block."""
         size = max(1, self._max_block_scores // self.outputs)
-        if rows <= size:
+        if 0 < rows <= size:
             return [slice(0, rows)]
         return [slice(start, min(start + size, rows)) for start in range(0, rows, size)]
 

@@ -88,6 +88,7 @@ class Scheduler:
         codec: Codec | None,
         crf: LinearChain | None,
         outputs: int,
+        on_gpu: bool,
         fail: Callable[[Job, ServeError | None], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -102,8 +103,10 @@ class Scheduler:
         self._admitted = StateAdmission()
         self._arriving: list[ActiveSequence] = []  # admitted, with a state transfer under way
         self._decoding = DecodeTurns()
+        # A GPU samples with a kernel, and times few of its bursts while prompts arrive.
+        first_rows = None if on_gpu else _MIN_DECODE_ROWS
         self._decode_time = StepTime(
-            config.max_batch_tokens, _MIN_DECODE_ROWS, first_rows=_MIN_DECODE_ROWS
+            config.max_batch_tokens, _MIN_DECODE_ROWS, first_rows=first_rows
         )
         self._input_time = StepTime(config.max_batch_tokens, MIN_INPUT_ROWS)
         self._company = Company()
