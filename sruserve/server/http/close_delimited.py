@@ -13,6 +13,9 @@ def close_delimited(app: ASGI3Application) -> ASGI3Application:
         cycle = cast(RequestResponseCycle, send.__self__)
 
         async def send_plain(message: Any) -> None:
+            if message["type"] == "http.response.start":  # uvicorn 0.52 adds none
+                headers = [h for h in message.get("headers", ()) if h[0].lower() != b"connection"]
+                message = {**message, "headers": [*headers, (b"connection", b"close")]}
             cycle.chunked_encoding = False
             cycle.expected_content_length = len(message.get("body", b""))
             await send(message)
