@@ -37,32 +37,13 @@ def poisoned_outputs() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def quick_interpreter() -> Iterator[None]:
-    """Triton's interpreter without its slowest parts; its results do not change."""
+def interpreter() -> Iterator[None]:
+    """Triton's interpreter without its slowest parts, and with products as a GPU rounds them."""
     with pytest.MonkeyPatch.context() as patch:
         if INTERPRETED:
             compute_less(patch)
             remember_types(patch)
-        yield
-
-
-@pytest.fixture(autouse=True, scope="session")
-def placeless_products() -> Iterator[None]:
-    """A row's product has the same bits anywhere in a tile, as on a GPU.
-
-    The interpreter multiplies with numpy's BLAS. For AVX2, its rounding depends on the row's place.
-    """
-
-    def dot(self: Any, a: Any, b: Any, d: Any, *_: Any) -> Any:
-        factors = np.ascontiguousarray(a.data), np.ascontiguousarray(b.data)
-        product = np.einsum("...ik,...kj->...ij", *factors, dtype=d.data.dtype)
-        return type(a)(product + d.data, d.dtype.scalar)
-
-    with pytest.MonkeyPatch.context() as patch:
-        if INTERPRETED:
-            from triton.runtime import interpreter
-
-            patch.setattr(interpreter.InterpreterBuilder, "create_dot", dot)
+            round_rows_alike(patch)
         yield
 
 
@@ -142,3 +123,18 @@ def remember_types(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(core.block_type, "with_element_ty", lambda kind, to: block_once(to, kind.shape))
     patch.setattr(core.tensor, "__init__", begin_tensor)
     patch.setattr(semantic.TritonSemantic, "broadcast_impl_value", broadcast_others)
+
+
+def round_rows_alike(patch: pytest.MonkeyPatch) -> None:
+    """Give a row's product the same bits anywhere in a tile.
+
+    The interpreter multiplies with numpy's BLAS. For AVX2, its rounding depends on the row's place.
+    """
+    from triton.runtime import interpreter
+
+    def dot(self: Any, a: Any, b: Any, d: Any, *_: Any) -> Any:
+        factors = np.ascontiguousarray(a.data), np.ascontiguousarray(b.data)
+        product = np.einsum("...ik,...kj->...ij", *factors, dtype=d.data.dtype)
+        return type(a)(product + d.data, d.dtype.scalar)
+
+    patch.setattr(interpreter.InterpreterBuilder, "create_dot", dot)

@@ -3,15 +3,9 @@
 import pytest
 import torch
 
-from tests.interpreter import (
-    INTERPRETED,
-    placeless_products,
-    poisoned_outputs,
-    quick_interpreter,
-    quiet_numpy,
-)
+from tests.interpreter import INTERPRETED, interpreter, poisoned_outputs, quiet_numpy
 
-__all__ = ["placeless_products", "poisoned_outputs", "quick_interpreter", "quiet_numpy"]
+__all__ = ["interpreter", "poisoned_outputs", "quiet_numpy"]
 
 collect_ignore_glob = [] if torch.cuda.is_available() or INTERPRETED else ["test_*.py"]
 

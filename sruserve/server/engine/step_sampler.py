@@ -42,17 +42,16 @@ class StepSampler:
         self._graph_decoder, self._wait_budget = graph_decoder, wait_budget
         blocks = output_reader.blocks(len(step_results))
         alone = len(blocks) == 1 and len({r.sequence.job for r in step_results}) == 1
-        self._blocks = [
-            (block, self._picker(step_results[block], burst, alone)) for block in blocks
-        ]
-        # The rows of each block for which log-probabilities are reported, by their number.
-        self._with_logprobs = [_by_logprobs(step_results[block]) for block in blocks]
+        self._blocks: list[tuple[slice, Pick, dict[int, list[int]]]] = []
+        for block in blocks:
+            own = step_results[block]
+            self._blocks.append((block, self._picker(own, burst, alone), _by_logprobs(own)))
         self.late = False
 
     def __call__(self, hidden: Tensor, step: int) -> Tensor:
         """Return the tokens (sequences), int64, that follow `hidden` (sequences, width)."""
         parts = []
-        for (block, pick), with_logprobs in zip(self._blocks, self._with_logprobs, strict=True):
+        for block, pick, with_logprobs in self._blocks:
             logits = self._network.logits(hidden[block])
             tokens = pick(logits, step)
             parts.append(tokens)
@@ -88,7 +87,7 @@ class StepSampler:
 
 
 def _by_logprobs(step_results: Sequence[StepResult]) -> dict[int, list[int]]:
-    """The rows whose jobs report so many log-probabilities."""
+    """The rows whose jobs report log-probabilities, by how many."""
     rows: dict[int, list[int]] = {}
     for row, result in enumerate(step_results):
         if (top := result.sequence.job.sampling.logprobs) is not None:

@@ -16,8 +16,8 @@ _UNFINISHED_SECONDS = 1.0  # after which a request whose body is incomplete give
 class Evictable(Protocol):
     """An open connection that can give way to a new one."""
 
-    def give_way(self) -> None:
-        """Close, to make room for a new connection."""
+    def abort(self) -> None:
+        """Close at once, to make room for a new connection."""
         ...
 
 
@@ -53,7 +53,7 @@ class PeerConnections:
         if connection is None:
             return False
         self.forget(connection)
-        connection.give_way()
+        connection.abort()
         return True
 
     def forget(self, connection: Evictable) -> None:

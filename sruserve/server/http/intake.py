@@ -98,7 +98,6 @@ class ReceiveLimits(asyncio.Protocol):
     """A connection that stops receiving a message that is too large or too slow."""
 
     loop: asyncio.AbstractEventLoop
-    transport: asyncio.Transport
     _intake: Intake
     _buffer_account: BufferAccount
     _began: float | None = None  # the arrival of the incomplete message
@@ -110,10 +109,6 @@ class ReceiveLimits(asyncio.Protocol):
     def owner(self) -> Hashable:
         """The owner of the received bytes: a tenant, or the clients of an address."""
         return self._buffer_account.owner
-
-    def abort(self) -> None:
-        """Close the connection at once."""
-        self.transport.abort()
 
     def take_turn(self, cost: int) -> asyncio.Future[None] | None:
         """Charge work for the current request; None: it may begin, else the future resolves."""

@@ -200,10 +200,6 @@ class TlsHandshake(asyncio.Protocol):
         self._account.lower(0)
         self._server_state.connections.discard(cast(Any, self))
 
-    def give_way(self) -> None:
-        """Close, to make room for a new connection."""
-        self._transport.abort()
-
     def shutdown(self) -> None:
         """Close, because the server stops."""
         self._transport.abort()

@@ -78,8 +78,8 @@ class WriteTimeout(asyncio.Protocol):
             if not self.detached:
                 self._peer.idle[self] = None
 
-    def give_way(self) -> None:
-        """Close at once, to make room for a new connection."""
+    def abort(self) -> None:
+        """Close the connection at once."""
         self.transport.abort()
 
     def stop_waiting(self) -> None:

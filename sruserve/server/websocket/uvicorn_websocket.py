@@ -199,7 +199,7 @@ class WebSocketProtocol(ReceiveLimits, WriteTimeout, WebSocketsSansIOProtocol):
         size = min(_LONG_PIECE_BYTES, max(_PIECE_BYTES, len(self.conn.reader.buffer)))
         if self._head_bytes:  # a piece ends where the head does, since frames wait for its answer
             size = min(size, self._head_bytes)
-            self._head_bytes -= min(size, len(self._unparsed))
+            self._head_bytes -= size
         piece = bytes(self._unparsed[:size])
         del self._unparsed[:size]
         self._turns.spend(_PIECE_COST + len(piece) // _BYTES_PER_COST, self.owner)

@@ -231,7 +231,7 @@ def test_two_tenants_leave_sockets_to_a_third(serve: Serve) -> None:
 class Idle:
     closed = False
 
-    def give_way(self) -> None:
+    def abort(self) -> None:
         self.closed = True
 
 
@@ -297,7 +297,7 @@ def test_what_waits_for_the_rest_of_a_body_gives_way_last_and_after_a_while() ->
         def __init__(self, name: str) -> None:
             self.name = name
 
-        def give_way(self) -> None:
+        def abort(self) -> None:
             gone.append(self.name)
 
     idle, first, second = map(Named, ("idle", "first", "second"))

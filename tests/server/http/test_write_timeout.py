@@ -135,7 +135,7 @@ def test_a_closed_connection_with_a_rest_gives_way(end: Callable[[Connection], N
     connection.unsent = 1
     end(connection)
     (idle,) = connection._peer.idle
-    idle.give_way()
+    idle.abort()
     assert connection.aborted
 
 

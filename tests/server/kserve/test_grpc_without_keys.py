@@ -13,7 +13,7 @@ from sruserve.server.errors import TooManyAtOnce
 from sruserve.server.kserve.grpc.call import GrpcEndpoint
 from sruserve.server.kserve.grpc.calls import ConcurrentCallLimit
 from sruserve.server.kserve.grpc.reading import Reads
-from sruserve.server.kserve.grpc.shares import CallShares, address_of
+from sruserve.server.kserve.grpc.shares import Caller, CallShares, address_of
 from tests.server.conftest import Serve
 from tests.server.kserve.grpc_inputs import INFER
 from tests.server.kserve.grpc_limits import (
@@ -94,14 +94,20 @@ def test_the_calls_of_an_address_take_turns_with_those_of_others() -> None:
         order = list[str]()
         reads = Reads(1, 3600, CallShares(1, lambda: TooManyAtOnce("slow"), 0), 3600)
 
-        async def read(client: str, connection: int) -> None:
-            await reads.quick.acquire(client, connection)
-            order.append(f"{client} {connection}")
-            await asyncio.sleep(0)
-            reads.quick.release(client)
+        class Recorded:
+            def __init__(self, name: str) -> None:
+                self.name = name
+
+            async def read(self) -> bytes:
+                order.append(self.name)
+                await asyncio.sleep(0)
+                return b"message"
 
         calls = [("crowd", 1), ("crowd", 1), ("crowd", 1), ("crowd", 2), ("crowd", 3), ("one", 4)]
-        await asyncio.gather(*(read(*call) for call in calls))
+        names = [(f"{client} {connection}", client) for client, connection in calls]
+        await asyncio.gather(
+            *(reads.read(Recorded(name), Caller(name, client)) for name, client in names)
+        )
         assert order == ["crowd 1", "crowd 1", "one 4", "crowd 2", "crowd 3", "crowd 1"]
 
     asyncio.run(run())

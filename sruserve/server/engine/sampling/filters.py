@@ -18,8 +18,9 @@ def column(device: torch.device, values: Sequence[float | bool]) -> Tensor:
 
 
 class Filters:
-    """The filters of a batch of sequences, of which one has a filter at least.
+    """The filters of a batch of sequences.
 
+    rows: the sequences that have a filter.
     candidates: tokens of which each row's likeliest are sorted. All tokens are sorted only of rows
         whose filters keep more, so that no row's result depends on this number, or on other rows.
     """
@@ -27,10 +28,10 @@ class Filters:
     def __init__(
         self,
         sampling: Sequence[Sampling],
+        rows: Sequence[int],
         device: torch.device,
         candidates: int = _CANDIDATES,
     ) -> None:
-        rows = [i for i, s in enumerate(sampling) if s.top_k or s.top_p < 1 or s.min_p]
         chosen = [sampling[i] for i in rows]
         self._rows = None if len(rows) == len(sampling) else torch.tensor(rows, device=device)
         self._candidates = candidates

@@ -39,8 +39,9 @@ class Sampler:
         self._temperature = own([max(t, _MIN_TEMPERATURE) if t else 1.0 for t in temperature])
         self._tempered = any(t not in (0.0, 1.0) for t in temperature)
         self._filters: Filters | None = None
-        if any(s.top_k or s.top_p < 1 or s.min_p for s in sampling):
-            self._filters = Filters(sampling, device)
+        filtered = [i for i, s in enumerate(sampling) if s.top_k or s.top_p < 1 or s.min_p]
+        if filtered:
+            self._filters = Filters(sampling, filtered, device)
         self._step, self._picked = 0, torch.zeros(0)  # the last step and its tokens
         self._window: Tensor | None = None
         if any(s.repetition_penalty != 1 for s in sampling):

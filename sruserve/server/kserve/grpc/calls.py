@@ -11,7 +11,7 @@ from sruserve.server.errors import Overloaded, ServeError, TooManyAtOnce
 from sruserve.server.http.errors import ClientCertificateRequired
 from sruserve.server.kserve.grpc.call import GrpcCall, GrpcEndpoint, Metadata, end, read_metadata
 from sruserve.server.kserve.grpc.reading import Reads, TimedRead
-from sruserve.server.kserve.grpc.shares import Caller, CallShares, HoldOfBoth, caller_of
+from sruserve.server.kserve.grpc.shares import Caller, CallShares, SharedHold, caller_of
 from sruserve.server.lifecycle import Lifecycle
 from sruserve.server.settings import Settings
 from sruserve.server.tls.strength import is_weak
@@ -22,7 +22,6 @@ _MIN_READS = 4
 _QUICK_SECONDS = 0.25  # nearly all messages arrive within this time
 _MAX_SECONDS = 30.0  # for a message, whose received bytes are not visible
 
-Releasable = Hold | HoldOfBoth
 Answer = Callable[[bytes, GrpcCall, Tenant], Awaitable[Any]]
 StreamAnswer = Callable[[bytes, Metadata, Callable[[Any], object]], Awaitable[Any]]
 Behaviour = Callable[[Any, Any], Awaitable[Any]]
@@ -141,7 +140,7 @@ class ConcurrentCallLimit:
                 "elliptic curve with 224, and no signature by MD5 or SHA-1"
             )
 
-    def _hold_place(self, caller: Caller) -> Releasable:
+    def _hold_place(self, caller: Caller) -> SharedHold:
         """A place for a call. An owner has one for each short body that fits into the queues."""
         models, owners = len(self._lifecycle.catalogue), max(2, self._lifecycle.tenants.count)
         share = max(1, self._queue_bytes * models // _SHORT_BYTES)
@@ -152,7 +151,7 @@ class ConcurrentCallLimit:
         return CallShares(limit, refuse, self._lifecycle.tenants.count)
 
 
-def hold_until_ended(hold: Releasable) -> None:
+def hold_until_ended(hold: Hold | SharedHold) -> None:
     """Release a hold when the call of this task ends, after the client has read its reply."""
     task = asyncio.current_task()
     assert task is not None

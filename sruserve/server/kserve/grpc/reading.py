@@ -13,12 +13,11 @@ from typing import Any
 
 import grpc
 
-from sruserve.server.budget import Hold
 from sruserve.server.errors import MalformedBody, ServeError
 from sruserve.server.fair_semaphore import FairSemaphore
 from sruserve.server.http.intake import request_timeout
 from sruserve.server.kserve.grpc.call import end
-from sruserve.server.kserve.grpc.shares import Caller, CallShares, HoldOfBoth
+from sruserve.server.kserve.grpc.shares import Caller, CallShares, SharedHold
 
 _MOMENT_SECONDS = 0.01
 
@@ -142,7 +141,7 @@ class _SlowingRead(TimedRead):
         super().__init__(context, reads.quick_seconds)
         self._reads, self._caller = reads, caller
         self._quick = True
-        self._slow: Hold | HoldOfBoth | None = None
+        self._slow: SharedHold | None = None
 
     def close(self) -> None:
         super().close()

@@ -55,26 +55,26 @@ class CallShares:
         self._of_owners.limit = self._of_clients.limit = limit
         self._of_owners.share, self._of_clients.share = share, max(1, limit * 3 // 4)
 
-    def hold(self, amount: int, caller: Caller) -> "Hold | HoldOfBoth":
+    def hold(self, amount: int, caller: Caller) -> "SharedHold":
         """Hold an amount, or raise the limit's error."""
         own = self._of_owners.hold(amount, caller.owner)
         if caller.client == caller.owner:
-            return own
+            return SharedHold(own)
         try:
-            return HoldOfBoth(own, self._of_clients.hold(amount, caller.client))
+            return SharedHold(own, self._of_clients.hold(amount, caller.client))
         except BaseException:
             own.release()
             raise
 
 
-class HoldOfBoth:
-    """What a connection holds, which counts for its address, too."""
+class SharedHold:
+    """What a call holds: for its tenant, or for its connection and for the address of that."""
 
     def __init__(self, *holds: Hold) -> None:
         self._holds = holds
 
     def release(self, *_: object) -> None:
-        """Release both; a second release does nothing."""
+        """Release all; a second release does nothing."""
         for hold in self._holds:
             hold.release()
 
