@@ -21,6 +21,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -162,9 +163,11 @@ def first_hour(
     earlier = lines.stat().st_size if lines.exists() else 0  # of runs before this one
     outcomes = []
     stage, running = stages[args.stage], set[subprocess.Popen[bytes]]()
+    interrupted = threading.Event()
 
     def outcome_of(step: Step) -> str:
-        return _missing(step) or _run(step, args, folder, lines, end - monotonic(), running)
+        seconds = end - monotonic()
+        return _missing(step) or _run(step, args, folder, lines, seconds, running, interrupted)
 
     with ThreadPoolExecutor(len(stage.steps) if stage.together else 1) as pool:
         try:
@@ -173,6 +176,7 @@ def first_hour(
                 _append(lines, {"step": step.name, "outcome": outcome})
                 print(f"{step.name}: {outcome}", flush=True)
         except KeyboardInterrupt:
+            interrupted.set()
             pool.shutdown(wait=False, cancel_futures=True)
             for process in tuple(running):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -197,10 +201,12 @@ def _run(
     lines: Path,
     seconds: float,
     running: set[subprocess.Popen[bytes]],
+    interrupted: threading.Event,
 ) -> str:
     """Run a step for at most so many seconds; returns what became of it.
 
-    running: has the step's process while it runs.
+    running: has the step's process while it runs. interrupted: whether to end it at once, because
+        it began too late to be found there.
     """
     if seconds <= 0:
         return "left out, because the time of the stage is over"
@@ -219,7 +225,7 @@ def _run(
         )
         running.add(process)
         try:
-            code = process.wait(seconds)
+            code = process.wait(0 if interrupted.is_set() else seconds)
         except subprocess.TimeoutExpired:
             return f"cut off after {seconds:.0f} s; what it wrote before is kept"
         finally:

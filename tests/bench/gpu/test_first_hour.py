@@ -1,7 +1,12 @@
 """The stages of the first hour on a GPU: a step that is red, cut off or missing ends no stage."""
 
 import json
+import signal
+import subprocess
 import sys
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +127,39 @@ def test_an_interrupt_ends_the_steps_that_run(
     stages = {1: Stage(steps, "the bits", together=True)}
     with pytest.raises(KeyboardInterrupt):
         first_hour(["--stage", "1", "--results", str(tmp_path)], stages)
+
+
+def test_a_step_that_begins_after_an_interrupt_is_ended_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked, begun = threading.Event(), list[subprocess.Popen[bytes]]()
+
+    class Pool(ThreadPoolExecutor):
+        def shutdown(self, wait: bool = True, **options: Any) -> None:
+            if wait:  # at the end: the steps that run have been looked for
+                looked.set()
+            super().shutdown(wait, **options)
+
+    class Process(subprocess.Popen[bytes]):
+        def __init__(self, command: Sequence[str], **options: Any) -> None:
+            if "sleep" in command[-1]:
+                assert looked.wait(60)
+            super().__init__(command, **options)
+            begun.append(self)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "ThreadPoolExecutor", Pool)
+    monkeypatch.setattr(subprocess, "Popen", Process)
+    monkeypatch.setattr(module, "_append", interrupted)
+    steps = python("quick", "print()"), python("late", "import time; time.sleep(20)")
+    with pytest.raises(KeyboardInterrupt):
+        first_hour(
+            ["--stage", "1", "--results", str(tmp_path)],
+            {1: Stage(steps, "the bits", together=True)},
+        )
+    assert [process.returncode for process in begun] == [0, -signal.SIGKILL]
 
 
 def test_all_green_is_green(tmp_path: Path) -> None:
